@@ -47,7 +47,8 @@ impl BackupOptions {
         Self::default()
     }
 
-    /// Is a full to be written, also where changes would do? They are written, too, so that followers go on.
+    /// Whether a full is written even where changes would do (default: false). The changes are written too, for
+    /// followers.
     #[must_use]
     pub fn full(mut self, full: bool) -> Self {
         self.full = full;
@@ -167,7 +168,7 @@ pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<Bac
     Ok(backup.report)
 }
 
-/// Can the state not be read any more, or not be compared?
+/// True when the state cannot be read any more, or cannot be compared.
 fn is_too_old(error: &ArchiveError) -> bool {
     matches!(
         error,

@@ -26,7 +26,7 @@ const RANGE: u64 = 4 << 20;
 pub struct Transfer<'a> {
     /// Name of the object.
     pub object: &'a str,
-    /// Is it written?
+    /// True once the object is written.
     pub written: bool,
     /// Bytes that were transferred.
     pub bytes: u64,
@@ -82,7 +82,7 @@ impl<'a> Upload<'a> {
         Ok(Self { archive, name, parts, part, buffer, in_flight, bytes: 0, progress, failure })
     }
 
-    /// Has why it fails, if it does.
+    /// The slot for the reason of a failure.
     pub(crate) fn failure(&self) -> Failure {
         self.failure.clone()
     }
@@ -201,7 +201,7 @@ impl Download {
         download
     }
 
-    /// Has why it fails, if it does.
+    /// The slot for the reason of a failure.
     pub(crate) fn failure(&self) -> Failure {
         self.failure.clone()
     }

@@ -82,7 +82,7 @@ fn costs(pages: u32) {
     find(&cache, &present);
 }
 
-/// Looks keys up in pages that lie in the processor's caches, and in pages that do not.
+/// Looks keys up in pages that are in the processor's caches, and in pages that are not.
 fn find(cache: &Cache, present: &[u32]) {
     let mut random = ChaCha8Rng::seed_from_u64(2);
     for (name, among) in [("64 pages", 64.min(present.len())), ("all pages", present.len())] {
@@ -113,7 +113,7 @@ fn find(cache: &Cache, present: &[u32]) {
 
 /// A policy on page numbers alone.
 trait Model {
-    /// Was it there? It is now.
+    /// Records an access of `page`. True when the page was cached.
     fn access(&mut self, page: u32) -> bool;
 }
 
@@ -181,10 +181,10 @@ impl Model for Clock {
     }
 }
 
-/// Asks for pages as a workload does; `scans` passes over all pages come in between.
+/// Accesses pages as a workload does, with `scans` passes over all pages in between. The share of hits.
 fn hits(model: &mut dyn Model, pages: u32, exponent: f64, scans: u32) -> f64 {
     let mut random = ChaCha8Rng::seed_from_u64(3);
-    // Hot pages lie anywhere: page numbers by rank, shuffled.
+    // Hot pages are spread over the file: page numbers by rank, shuffled.
     let mut by_rank: Vec<u32> = (0..pages).collect();
     for last in (1..by_rank.len()).rev() {
         by_rank.swap(last, random.next_u32() as usize % (last + 1));
@@ -227,7 +227,7 @@ fn policies(cached: u32) {
     let size = cached as usize;
     for (name, exponent, scans) in workloads {
         let page = page(&mut ChaCha8Rng::seed_from_u64(1));
-        // As many pages as the others: tables take about 75 bytes a page.
+        // As many pages as the models have: tables take about 75 bytes a page.
         let mut cache = (Cache::new(size * (Cache::PAGE_COST + 75)), page);
         let mut clock = Clock { size, uses: HashMap::new(), ring: VecDeque::new() };
         let mut lru = Lru { size, clock: 0, last: HashMap::new(), order: BTreeMap::new() };

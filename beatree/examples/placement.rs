@@ -10,7 +10,7 @@ use pleach_beatree::space::{FileGeometry, GrowingFile, Growth, LeafRun, LeafSpac
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// Something that hands out pages.
+/// An allocation policy.
 trait Policy {
     fn allocate(&mut self, count: u32, out: &mut Vec<LeafRun>);
     fn free(&mut self, numbers: &[PageNo], batch: u64);
@@ -119,7 +119,7 @@ impl Policy for Plain {
     }
 }
 
-/// What a steady state came to.
+/// Figures of a steady state.
 struct Outcome {
     mean_run: f64,
     file_part: f64,

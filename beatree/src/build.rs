@@ -1,8 +1,7 @@
 //! Building leaf pages: dividing sorted cells among pages, folding them, writing the bytes.
 //!
-//! The cells below a prefix become one page when they fit, else they are divided at the next bit, as
-//! often as it takes. A few cells always fit, whatever bits they share, so this ends: three cells of
-//! the largest inline size fit in a page.
+//! The cells below a prefix become one page when they fit, else they are divided at the next bit, and so on. This ends:
+//! three cells of the largest inline size fit in a page, whatever bits their keys share.
 //!
 //! ```
 //! use pleach_beatree::build::{CellRef, PageStamp, PageCells, fold_pages, plan_pages, write_page};
@@ -55,20 +54,20 @@ const STORED: usize = 1 << LEVELS;
 /// A cell on its way into a page.
 #[derive(Clone, Copy, Debug)]
 pub struct CellRef<'a> {
-    /// Its key.
+    /// The key.
     pub key: Key,
     /// Value bytes, or the raw overflow cell.
     pub bytes: &'a [u8],
-    /// Is it an overflow cell?
+    /// True when `bytes` is an overflow cell.
     pub overflow: bool,
 }
 
 /// A page to be written, or an empty prefix when it has no cells.
 #[derive(Clone, Debug)]
 pub struct PagePlan {
-    /// Its prefix.
+    /// The page's prefix.
     pub prefix: Prefix,
-    /// Its cells, as a range of the cells that were planned.
+    /// The page's cells, as a range of the planned cells.
     pub cells: Range<usize>,
 }
 
@@ -90,8 +89,8 @@ pub fn plan_pages(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<PagePlan> {
     divide(at, cells.len(), fits, |cell, depth| !bit(&cells[cell].key, depth))
 }
 
-/// Divides the first `count` things of a sorted list, all below `at`, at the next bit, as often as it takes for each part
-/// to fit. `is_left` says whether a thing has a zero at a depth.
+/// Divides the first `count` items of a sorted list, all below `at`, at the next bit, as often as it takes for each
+/// part to fit. `is_left` is true when an item has a zero at a depth.
 pub(crate) fn divide(
     at: &Prefix,
     count: usize,
@@ -113,7 +112,7 @@ pub(crate) fn divide(
     done
 }
 
-/// The nodes of one planned page: those it stores, and its own.
+/// The nodes of one planned page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageNodes {
     /// The nodes [`LEVELS`] below the prefix.
@@ -123,18 +122,18 @@ pub struct PageNodes {
 }
 
 impl PageNodes {
-    /// Those of a plain trie's page.
+    /// The nodes of a plain trie's page.
     pub const PLAIN: Self = Self { stored: [TERMINATOR; STORED], own: TERMINATOR };
 }
 
 /// A planned page with its cells, for folding.
 #[derive(Clone, Debug)]
 pub struct PageCells<'a> {
-    /// Its prefix.
+    /// The page's prefix.
     pub prefix: Prefix,
-    /// Its cells.
+    /// The page's cells.
     pub cells: &'a [CellRef<'a>],
-    /// Nodes [`LEVELS`] below the prefix that are known already, and a bit for each of them.
+    /// Nodes [`LEVELS`] below the prefix that are known already, and a mask of the known ones.
     pub known: Option<&'a ([Node; STORED], u16)>,
 }
 
@@ -199,7 +198,7 @@ fn cell_fold_value<'a>(cell: &CellRef<'a>) -> pleach_core::fold::FoldValue<'a> {
     }
 }
 
-/// What a page's header says besides its prefix and cells.
+/// What a page's header has beside prefix and cells.
 #[derive(Clone, Copy, Debug)]
 pub struct PageStamp {
     /// File, page number and database.
@@ -213,7 +212,7 @@ pub struct PageStamp {
 }
 
 impl PageStamp {
-    /// The header of a page with this prefix, its count yet to be filled in.
+    /// The header of a page with this prefix. The count is filled in later.
     pub fn header(&self, prefix: &Prefix) -> LeafHeader {
         LeafHeader {
             identity: self.identity,
@@ -227,7 +226,7 @@ impl PageStamp {
     }
 }
 
-/// Writes a leaf page and gives its tag.
+/// Writes a leaf page and returns its tag.
 ///
 /// # Panics
 /// When the cells were not planned for this prefix.

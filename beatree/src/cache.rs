@@ -1,25 +1,24 @@
 //! Leaf pages in memory, by page number and tag.
 //!
-//! A page arrives in a read buffer ([`Buffers`]) and is validated by the caller. [`Cache::insert`] then
-//! copies it into an allocation together with an array of key fingerprints ([`CachedPage`]). What is
-//! found is handed out as an `Arc`: eviction never waits for readers, and a reader keeps its page as
-//! long as it likes.
+//! A page is read into a buffer ([`Buffers`]) and validated by the caller. [`Cache::insert`] then copies it into an
+//! allocation together with an array of key fingerprints ([`CachedPage`]). A lookup returns an `Arc`: eviction never
+//! waits for readers, and a reader keeps its page as long as it likes.
 //!
 //! * **Copied, not adopted**: an allocation of one aligned page takes twice its size
 //!   (docs/decisions/0011), and the read buffer goes back to its pool at once.
 //! * Pages are spread over **shards** by their numbers. Each shard is a mutex, an open table and the
 //!   S3-FIFO queues (`shard`). No lock is held while a page is copied or hashed, or during I/O.
-//! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size.
-//!   An insertion makes room first, so [`Cache::bytes`] exceeds the budget at no time. Evicted pages
-//!   that somebody still holds are the holder's.
-//! * **Treelets** hang on pages that are folded again and again, partial ones on pages of the current
-//!   batch; both count with their pages.
+//! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size. An insertion
+//!   makes room first, so [`Cache::bytes`] never exceeds the budget. Evicted pages that a reader still holds do not
+//!   count.
+//! * **Treelets** are attached to pages that are folded again and again, partial ones to pages of the current batch;
+//!   both count with their pages.
 //! * **Batches**: pages inserted or found for a batch, the current one or the next, are held until the batch after it
 //!   begins, up to seven eighths of the budget ([`Cache::set_batch`]).
-//! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
+//! * In a steady state nothing is allocated: an evicted page that nobody holds is overwritten with the next one.
 //! * Pages are read at random, so their memory is moved into **huge pages** ([`Cache::move_into_huge_page`]).
 //!
-//! The caller names the tag, too: a page that an earlier use of the number has left is never found.
+//! The caller names the tag, too: an older page of the same number is never found.
 //!
 //! ```
 //! use pleach_beatree::PageNo;
@@ -76,9 +75,9 @@ pub use shard::{CacheStats, LookupStep};
 pub use table::NO_BATCH;
 use table::{hash, shard_of};
 
-/// More shards than threads that meet in one.
+/// Many more shards than threads, so that two threads rarely meet in one.
 const MAX_SHARDS: usize = 64;
-/// A shard's queues say little when they are shorter.
+/// Pages of a shard at least: S3-FIFO needs queues of some length.
 const MIN_SHARD_PAGES: usize = 32;
 
 /// Two cache lines, because processors fetch lines in pairs.
@@ -92,16 +91,15 @@ pub struct Cache {
     shards: Box<[ShardSlot]>,
     /// The current batch.
     batch: AtomicU64,
-    /// Addresses of blocks that huge pages can back, each full of pages.
+    /// Addresses of blocks that huge pages can back, each full of cached pages.
     full_blocks: Mutex<BTreeSet<usize>>,
 }
 
 impl Cache {
-    /// Bytes that a page takes, apart from its share of the tables.
+    /// Bytes that a page takes, without its share of the tables.
     pub const PAGE_COST: usize = page::COST;
 
-    /// A cache of at most `budget` bytes. One that has no room for a page keeps none and costs its
-    /// shards alone.
+    /// A cache of at most `budget` bytes. Where the budget has no room for a page, only the shards take memory.
     pub fn new(budget: usize) -> Self {
         let pages = budget / page::COST;
         let wanted = (pages / MIN_SHARD_PAGES).clamp(1, MAX_SHARDS);
@@ -118,8 +116,8 @@ impl Cache {
         self.get_for_batch(page_no, tag, NO_BATCH)
     }
 
-    /// The same for a batch, the current one or the next: the page is held through that batch, as far
-    /// as seven eighths of the budget reach. Several uses by one batch count as one for eviction.
+    /// Like [`Cache::get`], for a batch, the current one or the next: the page is held through that batch, within seven
+    /// eighths of the budget. Several uses by one batch count as one for eviction.
     #[inline]
     pub fn get_for_batch(
         &self,
@@ -130,7 +128,7 @@ impl Cache {
         self.lock(page_no).get(page_no, tag, through)
     }
 
-    /// The same for the last use by a batch: the page is held through that one from now on, and not for longer.
+    /// Like [`Cache::get`], for the last use by a batch: from now on the page is held through that batch and no longer.
     #[inline]
     pub fn get_for_last_use(
         &self,
@@ -141,15 +139,15 @@ impl Cache {
         self.lock(page_no).get_for_last_use(page_no, tag, through)
     }
 
-    /// Can more pages be held?
+    /// True when more pages can be held.
     pub fn can_hold(&self) -> bool {
         let stats = self.stats();
         // Where no page can be held at all, nobody waits for room.
         stats.held < stats.max_held.max(1)
     }
 
-    /// Reads the page of this number and tag where it lies, to look for `key`, whose memory is
-    /// prefetched. Others who come to the same shard wait.
+    /// Looks for `key` in the page of this number and tag under the shard's lock, and prefetches the key's memory.
+    /// Other threads wait for the shard meanwhile.
     #[inline]
     pub fn read<T>(
         &self,
@@ -162,31 +160,31 @@ impl Cache {
         self.lock(page_no).read(page_no, tag, through, key, read)
     }
 
-    /// Is the page of this number and tag here? If so, it is held through the batch. This is not a use.
+    /// Holds the page of this number and tag through a batch. True when the page is cached. Counts as no use.
     #[inline]
     pub fn hold(&self, page_no: PageNo, tag: u32, through: u64) -> bool {
         self.lock(page_no).hold_page(page_no, tag, through)
     }
 
-    /// The page of this number and tag, for somebody who passes once. This is not a use.
+    /// The page of this number and tag for a single pass, such as a scan's. Counts as no use.
     pub fn peek(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
         self.lock(page_no).peek(page_no, tag)
     }
 
-    /// Prefetches the memory that a step of a lookup reads. The memory of the steps before it is read
-    /// here, so it should have been prefetched some time ago.
+    /// Prefetches the memory that a step of a lookup reads. Reads the memory of the steps before, which should have
+    /// been prefetched some time ago.
     #[inline]
     pub fn cpu_prefetch(&self, page_no: PageNo, step: LookupStep<'_>) {
         self.lock(page_no).cpu_prefetch(page_no, step);
     }
 
-    /// Number of pages here.
+    /// Number of cached pages.
     pub fn pages(&self) -> usize {
         self.shards.iter().map(|slot| slot.0.lock().pages()).sum()
     }
 
-    /// Copies a validated leaf page in and gives it. It replaces any page of the same number; if the
-    /// very same page is there already, that one stays.
+    /// Copies a validated leaf page in and returns it. It replaces another page of the same number; a page of the same
+    /// number and tag stays.
     pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, through: u64) -> Arc<CachedPage> {
         let room = self.lock(page_no).make_room();
         let is_new = room.carrier.is_none();
@@ -200,19 +198,21 @@ impl Cache {
         self.lock(page_no).insert(page_no, tag, page, through)
     }
 
-    /// The same where no page has to leave for it, nor treelet. The page's first fold begins its treelet.
+    /// Like [`Cache::insert`], only where no page and no treelet must be evicted. The page's first fold begins its
+    /// treelet.
     pub fn insert_if_room(&self, page_no: PageNo, tag: u32, page: &Page) {
         if self.lock(page_no).has_room() {
             self.insert(page_no, tag, page, NO_BATCH).mark_folded();
         }
     }
 
-    /// The same for a page that shall not be found here: it belongs to the caller alone.
+    /// A page outside of the cache: it belongs to the caller alone.
     pub fn uncached(page: &Page) -> Arc<CachedPage> {
         CachedPage::fill(None, page)
     }
 
-    /// The last page of a block of addresses is allocated when the others mostly are.
+    /// Notes the block of addresses that a page is in when the page is the last of its block: mostly the whole block is
+    /// full then.
     fn note_full_block(&self, page: &Arc<CachedPage>) {
         let address = Arc::as_ptr(page).addr();
         if address % HUGE_PAGE > HUGE_PAGE - 2 * page::COST {
@@ -220,15 +220,15 @@ impl Cache {
         }
     }
 
-    /// Moves the memory of pages that were inserted into a huge page: one at a call.
+    /// Moves the memory of inserted pages into a huge page, one at a call.
     pub fn move_into_huge_page(&self) {
         let block = self.full_blocks.lock().pop_first();
         block.map(huge_pages::collapse_around);
     }
 
-    /// Hangs a treelet on a page that has none, if the page is still here and there is room. Treelets get
-    /// what no page needs, up to a third of the budget. With `soon` (a flush will use it) other pages
-    /// leave for it, as long as treelets take less than a sixteenth.
+    /// Attaches a treelet to a page that has none, if the page is cached and there is room. Treelets get what no page
+    /// needs, up to a third of the budget. With `soon` (a flush will use it) pages are evicted for it, as long as
+    /// treelets take less than a sixteenth.
     pub fn attach_treelet(
         &self,
         page_no: PageNo,
@@ -239,7 +239,7 @@ impl Cache {
         self.lock(page_no).attach(page_no, page, None, soon, fill);
     }
 
-    /// A flush has moved a page: whoever has announced it finds it, and its treelet goes with it.
+    /// A flush has moved a page: its treelet and its announced uses follow it to the new number.
     pub fn move_page(&self, from: PageNo, to: PageNo, tag: u32) {
         let (through, treelet) = self.lock(from).detach(from);
         if through != NO_BATCH {
@@ -252,20 +252,20 @@ impl Cache {
         }
     }
 
-    /// Forgets the page of this number.
+    /// Removes the page of this number.
     pub fn remove(&self, page_no: PageNo) {
         let removed = self.lock(page_no).remove(page_no);
         // Freed outside of the lock.
         drop(removed);
     }
 
-    /// Begins a batch: pages held for an earlier one become ordinary. Numbers ascend by one; what is held is
-    /// forgotten where one is left out.
+    /// Begins a batch: pages held for an earlier one can be evicted. Numbers ascend by one; when a number is left out,
+    /// no page is held any more.
     pub fn set_batch(&self, batch: u64) {
         self.batch.fetch_max(batch, Ordering::Relaxed);
     }
 
-    /// Changes the budget; pages that have no room any more leave at once.
+    /// Changes the budget; pages beyond it are evicted at once.
     pub fn set_budget(&self, budget: usize) {
         for slot in &self.shards {
             slot.0.lock().set_budget(budget / self.shards.len());
@@ -277,7 +277,7 @@ impl Cache {
         self.shards.iter().map(|slot| slot.0.lock().bytes()).sum()
     }
 
-    /// Figures. While others use the cache they are not all of the same moment.
+    /// Figures. While other threads use the cache they are not all of one moment.
     pub fn stats(&self) -> CacheStats {
         let batch = self.batch.load(Ordering::Relaxed);
         let mut sum = CacheStats::default();

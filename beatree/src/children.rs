@@ -1,4 +1,4 @@
-//! The children of one region: which prefixes its leaf pages have, and where these pages lie.
+//! The children of one region: the prefixes of its leaf pages, and where these pages are.
 //!
 //! Invariant: the children tile the region's prefix in order, without gaps. A child's start is
 //! kept as the 32 bits after the region's prefix (16 bytes a leaf page in all); a region with a child
@@ -34,20 +34,20 @@ use crate::page_no::PageNo;
 /// One child of a region, as its parent names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildRef {
-    /// Its prefix.
+    /// The child's prefix.
     pub prefix: Prefix,
-    /// Its page in the leaf file; `None` for a prefix without one.
+    /// The child's page in the leaf file; `None` for a prefix without one.
     pub page: Option<PageNo>,
     /// The tag that this page must have; 0 without a page.
     pub tag: u32,
 }
 
-/// A child as it is kept: what a lookup reads lies in one cache line.
+/// A child as it is kept: what a lookup reads is in one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Child {
     /// The 32 bits of its first key after the region's prefix.
     start: u32,
-    /// A [`PageNo`] or none, packed.
+    /// A packed [`PageNo`], or none.
     page: u32,
     tag: u32,
     depth: u8,
@@ -58,7 +58,7 @@ struct Child {
 pub struct ChildTable {
     region: Prefix,
     children: Vec<Child>,
-    /// First keys, when 32 bits do not tell the children apart.
+    /// First keys, when 32 bits do not distinguish the children.
     whole: Option<Vec<Key>>,
 }
 
@@ -106,7 +106,7 @@ impl ChildTable {
         after - 1
     }
 
-    /// Is this range, which lies in the region, that of some children as a whole?
+    /// True when this range, which is in the region, is that of one or more whole children.
     pub fn has_boundaries_of(&self, range: &Prefix) -> bool {
         let [first, last] = [*range.first_key(), range.last_key()].map(|key| self.find(&key));
         self.prefix(first).first_key() == range.first_key()
@@ -132,8 +132,8 @@ impl ChildTable {
         }
     }
 
-    /// Index of the first child in the right half of those below a position, `level` bits below the
-    /// region. None of them is the position itself.
+    /// Index of the first child in the right half of a position, `level` bits below the region, that the `children` are
+    /// below. None of them is the position itself.
     pub fn split(&self, level: u8, children: Range<usize>) -> usize {
         debug_assert!(level < 32);
         let is_left = |at: usize| self.children[at].start >> (31 - level) & 1 == 0;
@@ -152,18 +152,18 @@ impl ChildTable {
         self.children[index].tag
     }
 
-    /// A child has another page.
+    /// Sets a child's page and tag.
     pub(crate) fn set_page(&mut self, index: usize, page: Option<PageNo>, tag: u32) {
         let child = &mut self.children[index];
         (child.page, child.tag) = (PageNo::pack(page), tag);
     }
 
-    /// A child with all that belongs to it.
+    /// A child with prefix, page and tag.
     pub fn get(&self, index: usize) -> ChildRef {
         ChildRef { prefix: self.prefix(index), page: self.page(index), tag: self.tag(index) }
     }
 
-    /// The page numbers of all children are below this.
+    /// One more than the highest page number of all children.
     pub fn page_end(&self) -> u32 {
         (0..self.len())
             .filter_map(|child| self.page(child))
@@ -199,7 +199,7 @@ fn assert_tiling(region: &Prefix, children: &[ChildRef]) {
     assert_eq!(next, end, "children tile {region:?} to its end");
 }
 
-/// The region's first key with `bits` put after its prefix.
+/// The region's first key with `bits` after its prefix.
 fn with_bits(region: &Prefix, bits: u32) -> Key {
     let mut key = *region.first_key();
     let byte = usize::from(region.len() / 8);

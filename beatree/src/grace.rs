@@ -1,11 +1,10 @@
-//! The readers' grace period: when has every reader left who could still hold a page number that the
-//! index no longer names?
+//! The readers' grace period: over when every reader has left who could still hold a page number that the index no
+//! longer names.
 //!
-//! A reader enters before it looks a page up and leaves when it has the page's bytes. Whoever frees a
-//! page first publishes the index without it, then calls [`Grace::start_period`], and frees the page when
-//! [`GracePeriod::poll`] has returned true. Nobody ever waits here: a reader counts up once and down once,
-//! and a period is polled from step functions. A reader may sleep in I/O while inside and may leave on
-//! another thread.
+//! A reader enters before it looks a page up and leaves when it has the page's bytes. The owner of a replaced page
+//! first publishes the index without it, then calls [`Grace::start_period`], and frees the page when
+//! [`GracePeriod::poll`] has returned true. No thread ever waits here: a reader counts up once and down once, and a
+//! period is polled from step functions. A reader may sleep in I/O while inside and may leave on another thread.
 //!
 //! ```
 //! use pleach_beatree::grace::Grace;
@@ -22,8 +21,7 @@
 //! ```
 //!
 //! # How
-//! A *phase* number, and in each of a few shards one counter of readers inside for even phases
-//! and one for odd ones.
+//! A *phase* number, and in each of a few shards one counter of readers inside for even phases and one for odd ones.
 //!
 //! * **enter**: (1) load the phase p; (2) add 1 to the counter of p's parity in one's shard; (3) load
 //!   the phase again; if it is not p, take the 1 back and repeat. Passing (3) is *validation*.
@@ -34,40 +32,31 @@
 //!   and is true once the phase is at least g + 2.
 //!
 //! # Why it is right
-//! All accesses named above but the one of *leave* are sequentially consistent, so they have one
-//! order S.
+//! All accesses above but that of *leave* are sequentially consistent, so they have one order S.
 //!
-//! 1. *A reader validated in p is seen.* Its (2) precedes its (3) in S, and (3) read p, so it precedes
-//!    the swap p to p + 1 in S. Whoever looks at a counter after having loaded p + 1 does so later in
-//!    S than that swap, hence later than (2), and sees the reader's 1 until it has left.
-//! 2. *The swap p + 1 to p + 2 happens only when no reader validated in p is inside.* Its caller
-//!    loaded p + 1, then saw each counter of p's parity at zero once. By 1 no reader validated
-//!    in p was inside in that shard at that moment, and none can come: to validate in p one must read
-//!    p, and the phase never returns. It does not matter that the shards are read one after the other.
-//!    Readers of p + 2 share the counter but validate only after this swap.
-//! 3. *Who was inside before start is gone when poll says true.* Such a reader was validated in some
-//!    p <= g, g being what start read (both are in S, the phase only grows). The swap to g + 2 waited
-//!    for those of g by 2, the one to g + 1 for those of g - 1, and so on back.
-//! 4. *Who is not waited for sees the new index.* It was validated in a phase above g, by loading a value
-//!    that a swap g to g + 1 or a later one wrote. That swap read start's addition of zero, or a
-//!    later write, so start happens before it, and with start all that its thread did before: the
-//!    publication. This is why start is a read-modify-write: after a plain load the swap by a third
-//!    thread would not be ordered after the publication.
-//! 5. *What a reader did inside happens before poll's true.* Leaving is a release; the zero that
-//!    the advancing thread read stems from it through a chain of read-modify-writes, and the
-//!    swap hands that on to whoever polls.
+//! 1. *A reader validated in p is seen.* Its (2) precedes its (3), and (3) read p, so it precedes the swap p to p + 1.
+//!    A look at a counter after loading p + 1 comes later in S, and sees the reader's 1 until it has left.
+//! 2. *The swap p + 1 to p + 2 happens only when no reader validated in p is inside.* By 1 none was inside in a shard
+//!    when its counter was seen at zero, and none comes later, since the phase never returns. Readers of p + 2 share
+//!    the counter but validate only after this swap.
+//! 3. *Readers inside before start have left when poll is true.* They were validated in some p <= g, the phase that
+//!    start read. The swap to g + 2 waited for those of g by 2, the one to g + 1 for those of g - 1, and so on.
+//! 4. *All other readers see the new index.* They loaded a phase that a swap from g or a later one wrote. That swap
+//!    read start's addition of zero, or a later write, so start and the publication before it happen before. After a
+//!    plain load in start, a swap by a third thread would not be ordered after the publication.
+//! 5. *What a reader did inside happens before poll's true.* Leaving is a release; the zero that the advancing thread
+//!    read stems from it through read-modify-writes, and the swap hands that on to the polling thread.
 //!
-//! The classic trap, a reader that loads the phase, is preempted for long and counts itself into a
-//! parity long since reused, ends in a failed validation: its short-lived 1 can delay an advance, never
-//! cause one. A reader repeats only when the phase has moved, so somebody always makes progress.
+//! A reader that is preempted between (1) and (2) fails its validation: its short-lived 1 can delay an advance, never
+//! cause one. A reader repeats only when the phase has moved, so some thread always makes progress.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Counters are spread over this many cache lines.
+/// Counters are spread over this many shards.
 const SHARDS: usize = 32;
 
-/// Two lines, because processors fetch lines in pairs.
+/// Two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct GraceShard {
@@ -80,18 +69,18 @@ struct GraceState {
     shards: [GraceShard; SHARDS],
 }
 
-/// Counts readers that are inside; one a database. Clones are the same.
+/// Counts the readers inside; one a database. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct Grace(Arc<GraceState>);
 
-/// A reader that is inside, until dropped.
+/// A reader that is inside, until it is dropped.
 #[derive(Debug)]
 #[must_use = "dropping the guard leaves"]
 pub struct GraceGuard<'a> {
     counter: &'a AtomicU64,
 }
 
-/// A grace period: over when everyone who was inside at its start has left.
+/// A grace period: over when every reader that was inside at its start has left.
 #[derive(Clone, Debug)]
 pub struct GracePeriod {
     state: Arc<GraceState>,
@@ -100,12 +89,12 @@ pub struct GracePeriod {
 }
 
 impl Grace {
-    /// With nobody inside.
+    /// Without readers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Enters. What is looked up until the guard is dropped stays where it is.
+    /// Enters. No page looked up until the guard is dropped is reused before that.
     #[inline]
     pub fn enter(&self) -> GraceGuard<'_> {
         let shard = &self.0.shards[shard_of_thread()];
@@ -128,9 +117,9 @@ impl Grace {
 }
 
 impl GracePeriod {
-    /// Has everyone left who was inside when this period started? Never waits; once true, always true.
+    /// True when every reader has left that was inside when this period started. Never waits; once true, always true.
     pub fn poll(&self) -> bool {
-        // Two advances at most, one more look for what others advanced meanwhile.
+        // Two advances at most, and one more look for those of other threads.
         for _ in 0..3 {
             let phase = self.state.phase.load(Ordering::SeqCst);
             if phase >= self.target {
@@ -145,14 +134,14 @@ impl GracePeriod {
 }
 
 impl GraceState {
-    /// From `phase`, which the caller has loaded, to the next one. False while readers of the phase
-    /// before are inside.
+    /// Advances from `phase`, which the caller has loaded, to the next one. False while readers of the phase before are
+    /// inside.
     fn advance(&self, phase: u64) -> bool {
         let before = parity(phase + 1);
         if self.shards.iter().any(|shard| shard.inside[before].load(Ordering::SeqCst) != 0) {
             return false;
         }
-        // A failure means that somebody else advanced, which is as good.
+        // A failure means that another thread has advanced, which is as good.
         let _ = self.phase.compare_exchange(phase, phase + 1, Ordering::SeqCst, Ordering::SeqCst);
         true
     }
@@ -178,6 +167,6 @@ fn shard_of_thread() -> usize {
     thread_local! {
         static SHARD: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
     }
-    // Thread-locals may be gone while a thread ends; any shard is right, its counter only shared.
+    // Thread-locals may be destroyed while a thread ends; any shard is right, its counter is only shared.
     SHARD.try_with(|shard| *shard).unwrap_or(0)
 }

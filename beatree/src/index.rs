@@ -1,10 +1,10 @@
 //! All regions of the key space in order, immutable and published whole.
 //!
-//! Whoever splits regions makes a new index ([`crate::split`]) and publishes it in place of the old
-//! one; regions that stay are shared by both.
+//! A split or a join of regions makes a new index ([`crate::split`]) and publishes it in place of the old one; both
+//! share the unchanged regions.
 //!
-//! Invariant: the regions tile the key space. A table over the leading bits makes the search a
-//! few steps long for uniform keys; for others it is a binary search.
+//! Invariant: the regions tile the key space. A table over the leading bits makes the search a few steps long for
+//! uniform keys; for others it is a binary search.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -87,7 +87,7 @@ impl RegionIndex {
         let from = self.jump[slot] as usize;
         let to = self.jump.get(slot + 1).map_or(self.regions.len(), |next| *next as usize + 1);
         let mut at = from + self.starts[from..to].partition_point(|start| *start <= wanted) - 1;
-        // Only regions with prefixes longer than 64 bits share their leading bits and are looked at.
+        // Only regions with prefixes longer than 64 bits share their leading bits and are compared.
         while self.starts[at] == wanted && !self.regions[at].prefix().covers(key) {
             at -= 1;
         }
@@ -101,13 +101,12 @@ impl RegionIndex {
         &self.regions[self.find(key)]
     }
 
-    /// Is there no page, and nothing that pends or was dropped while it did?
+    /// True when there is no page, no buffered change and no replaced value.
     pub fn is_bare(&self) -> bool {
         self.regions.iter().all(|region| region.read().is_bare())
     }
 
-    /// Bytes of this table and of what every region has: its table of children and their counts.
-    /// Nodes, treelets and pending changes are left out.
+    /// Bytes of this table and of every region's child table and counts, without nodes, treelets and buffered changes.
     pub fn bytes(&self) -> usize {
         let table = self.regions.len() * 16 + self.jump.len() * 4;
         self.regions.iter().fold(table, |sum, region| sum + region.bytes())

@@ -1,13 +1,12 @@
-//! One leaf page into the fold: its cells, the changes pending over it, and what is accessed.
+//! Adds one leaf page to the fold: its cells, its buffered changes, and the accesses.
 //!
-//! The page stores the nodes a few levels below its prefix, and its treelet may know more of them, as
-//! of page and pending changes. A subtrie that is known and not accessed goes into the fold as its
-//! node. The others go in key by key, and so do those of one key: a leaf node may have to become a
-//! terminal.
+//! The page stores the nodes a few levels below its prefix, and its treelet may know more, with buffered changes
+//! applied. A subtrie that is known and not accessed goes into the fold as its node. All others go in key by key, and
+//! so do those of one key: a leaf node may have to become a terminal.
 //!
-//! A page over which much pends is cut by prefixes into parts of few keys ([`fold_parts`]): until a flush comes, one page may
-//! have thousands of pending changes. Those parts in which nothing is accessed go in by the node that the region kept
-//! from the commit that changed the page last.
+//! A page with many buffered changes is cut by prefixes into parts of few keys ([`fold_parts`]): until a flush comes,
+//! one page may have thousands. Parts without an access go in by the node that the region kept from the commit that
+//! changed the page last.
 //!
 //! ```
 //! use pleach_beatree::Stored;
@@ -43,9 +42,9 @@ use pleach_core::{Key, Node};
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, TreeletNodes, treelet_levels};
 
-/// Most keys of a part, one that is accessed and pending counted twice.
+/// Keys of a part at most; one that is both accessed and buffered counts twice.
 const PART: usize = 128;
-/// Keys that are hashed together: what a fold has of them fits a processor's own cache.
+/// Keys that are hashed together: their data in a fold fits a processor's own cache.
 const GROUP: usize = 1024;
 
 /// What a session does to a key.
@@ -53,13 +52,13 @@ const GROUP: usize = 1024;
 pub struct KeyAccess {
     /// The key.
     pub key: Key,
-    /// Is its old value read (and so part of the claim that a witness makes)?
+    /// True when the old value is read (and so part of the claim of a witness).
     pub reads: bool,
-    /// What is written; `None` for a pure read.
+    /// The new state; `None` for a pure read.
     pub writes: Option<Stored>,
 }
 
-/// What the fold found at an accessed key, and made of it.
+/// What the fold found at an accessed key, and what it wrote.
 #[derive(Clone, Debug)]
 pub struct AccessResult {
     /// The value before.
@@ -68,36 +67,35 @@ pub struct AccessResult {
     pub put: HashId,
 }
 
-/// A change that is pending over a page: the newest state of its key in the view that is folded.
+/// A buffered change of a page: the newest state of its key in the view that is folded.
 pub type KeyState = (Key, Stored);
 
-/// A leaf page with all that was committed: what it holds, what is pending over it, and what is known
-/// of its nodes.
+/// A leaf page with all that was committed: its cells, its buffered changes, and its known nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct PageState<'a> {
-    /// Its prefix.
+    /// The page's prefix.
     pub at: &'a Prefix,
     /// The page; `None` for a prefix without one.
     pub leaf: Option<&'a LeafView<'a>>,
-    /// Pending changes over the page, sorted, each key once.
+    /// Buffered changes of the page, sorted, each key once.
     pub buffered: &'a [KeyState],
-    /// Nodes of the page with its pending changes, where they are known.
+    /// Known nodes of the page with its buffered changes.
     pub treelet: Option<TreeletNodes<'a>>,
 }
 
-/// What came of a page.
+/// The result of folding a page.
 #[derive(Debug)]
 pub struct FoldedPage {
-    /// All of it.
+    /// The whole page.
     pub subtrie: Subtrie,
-    /// The columns of the nodes that are kept, where these do not part at the bits behind the prefix.
+    /// The columns of the nodes that are kept; `None` when these divide at the bits behind the prefix.
     pub columns: Option<Columns>,
-    /// Its parts, if it was folded in parts.
+    /// The page's parts, if it was folded in parts.
     pub parts: Vec<(Prefix, PartNode)>,
 }
 
-/// Puts a page into the folder. `accesses` are sorted, lie below the page's prefix, and have each key once; one
-/// [`AccessResult`] is pushed for each of them. Are the nodes that its treelet did not know kept?
+/// Adds a page to the folder. `accesses` are sorted, are below the page's prefix, and have each key once; one
+/// [`AccessResult`] is pushed for each. `keeps_nodes` is true when the nodes that the treelet did not know are kept.
 pub fn fold_page(
     folder: &mut Folder,
     page: &PageState<'_>,
@@ -126,7 +124,7 @@ pub fn fold_page(
     FoldedPage { subtrie: merge.into_subtrie(), columns, parts: Vec::new() }
 }
 
-/// The treelet of a page, if it tells apart what is accessed.
+/// The treelet of a page, if it distinguishes the accessed keys.
 fn usable_treelet<'a>(page: &PageState<'a>, accesses: &[KeyAccess]) -> Option<TreeletNodes<'a>> {
     let parts = |known: &TreeletNodes| {
         known.columns().is_none_or(|own| is_divided_by_columns(page, own, accesses))
@@ -134,8 +132,8 @@ fn usable_treelet<'a>(page: &PageState<'a>, accesses: &[KeyAccess]) -> Option<Tr
     page.treelet.filter(|known| treelet_levels(page.at) > 0 && parts(known))
 }
 
-/// The prefixes below which [`fold_page`] looks at pairs, ascending: of what pends, or lies over that, it needs no more. A
-/// treelet with columns may not know of a deletion that pends: then it is all of the page.
+/// The prefixes below which [`fold_page`] reads pairs, ascending; other buffered changes are not needed. A treelet with
+/// columns may not know of a buffered deletion: then the prefix is the whole page's.
 pub fn needed_prefixes(page: &PageState<'_>, accesses: &[KeyAccess]) -> Vec<Prefix> {
     let mut needed = Vec::new();
     match usable_treelet(page, accesses).filter(|known| known.columns().is_none()) {
@@ -145,7 +143,8 @@ pub fn needed_prefixes(page: &PageState<'_>, accesses: &[KeyAccess]) -> Vec<Pref
     needed
 }
 
-/// As [`PageMerge::visit`]: those at a position, which is `beside` a known one or has known ones above it all the way.
+/// As [`PageMerge::visit`]: the prefixes at a position, which is `beside` a known one or has known ones above it all
+/// the way.
 fn add_needed_prefixes(
     page: &PageState<'_>,
     known: &TreeletNodes<'_>,
@@ -173,12 +172,13 @@ fn add_needed_prefixes(
     }
 }
 
-/// Is so much pending or accessed below a page that it is cut into parts?
+/// True when so many changes are buffered or accessed below a page that it is cut into parts.
 pub fn needs_parts(changes: usize) -> bool {
     changes > 2 * PART
 }
 
-/// Does a treelet tell apart what pends and is accessed, at most a part in each accessed bucket? Then a page is not cut.
+/// True when a treelet distinguishes the buffered and accessed keys, at most a part in each accessed bucket: the page
+/// is not cut then.
 pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bool {
     let Some(columns) = page.treelet.map(|known| known.columns()) else { return false };
     let bucket = |key: &Key| bits_of((page.at, columns), key, treelet::LEVELS);
@@ -192,7 +192,7 @@ pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bo
         })
 }
 
-/// The bits of a key that say in which position of a level below a prefix it is.
+/// The position of a key in a level below a prefix, as bits.
 #[inline]
 fn bits_of((at, columns): (&Prefix, Option<Columns>), key: &Key, level: u8) -> u8 {
     if let Some(columns) = columns {
@@ -207,14 +207,14 @@ fn bits_of((at, columns): (&Prefix, Option<Columns>), key: &Key, level: u8) -> u
 /// The node of a part after the batch.
 #[derive(Clone, Copy, Debug)]
 pub enum PartNode {
-    /// That before the batch.
+    /// The node before the batch.
     Known(Node),
-    /// The folder gives it by this number ([`Folder::watched`]).
+    /// The folder's watched node of this number ([`Folder::watched`]).
     Watched(u32),
 }
 
-/// The same as [`fold_page`] for a page over which much pends, in parts; `known` are nodes of parts before the batch. Gives
-/// the parts, too. The nodes that the page stores, and its treelet, are not looked at.
+/// Like [`fold_page`], in parts, for a page with many buffered changes; `known` are nodes of parts before the batch.
+/// Returns the parts, too. The nodes that the page stores, and its treelet, are not used.
 pub fn fold_parts(
     folder: &mut Folder,
     page: &PageState<'_>,
@@ -228,9 +228,9 @@ pub fn fold_parts(
     FoldedPage { subtrie: merge.into_subtrie(), columns: None, parts }
 }
 
-/// Does a treelet with these columns tell the accessed keys of a page apart? They, and all that pends, agree with its
-/// cells in the bits between. What pends is asked, too: a commit whose parent's state came back knows the state that it
-/// was folded over, and not the deletions that pend since.
+/// True when a treelet with these columns distinguishes the accessed keys of a page: these and all buffered keys agree
+/// with its cells in the bits between. Buffered keys are compared, too: a commit on an evicted and restored state knows
+/// the state that it was folded on, and not the deletions buffered since.
 fn is_divided_by_columns(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
     let Some(leaf) = page.leaf.filter(|leaf| !leaf.is_empty()) else { return false };
     let like = leaf.key(0);
@@ -240,13 +240,13 @@ fn is_divided_by_columns(page: &PageState<'_>, columns: Columns, accesses: &[Key
         .all(|key| columns.is_same_elsewhere(&like, key))
 }
 
-/// The columns of what a fold of a page keeps, where no treelet says them: what parts its keys best. `None` for the bits
-/// behind its prefix.
+/// The columns for the nodes that a fold of a page keeps, without a treelet: those that divide its keys best. `None`
+/// for the bits behind its prefix.
 fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Columns> {
     let floor = page.at.len();
     let leaf = page.leaf.filter(|leaf| !leaf.is_empty())?;
     let mut differing = DifferingBits::from(&leaf.key(0));
-    // Hashed keys have been told apart after the first one or two.
+    // Hashed keys are distinguished after the first one or two.
     let cells = (1..leaf.len()).rev().map(|cell| leaf.key(cell));
     let changes = page.buffered.iter().map(|buffered| buffered.0);
     for key in cells.chain(changes).chain(accesses.iter().map(|access| access.key)) {
@@ -269,7 +269,7 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
 struct PageMerge<'a, 's> {
     span: FoldSpan<'s, TreeletPath<'a>>,
     at: &'a Prefix,
-    /// The bits by which positions are told apart, where these are not those behind the prefix, and a key of the page.
+    /// The bits that distinguish positions, where these are not those behind the prefix, and a key of the page.
     columns: Option<(Columns, Key)>,
     leaf: Option<&'a LeafView<'a>>,
     treelet: Option<TreeletNodes<'a>>,
@@ -309,7 +309,7 @@ impl<'a, 's> PageMerge<'a, 's> {
         }
     }
 
-    /// Everything was put in.
+    /// The subtrie of all that was pushed.
     fn into_subtrie(self) -> Subtrie {
         debug_assert!(
             self.buffered.is_empty() && self.accesses.is_empty(),
@@ -318,8 +318,8 @@ impl<'a, 's> PageMerge<'a, 's> {
         self.span.into_subtrie()
     }
 
-    /// Puts the subtrie `level` bits below the page's prefix, with these bits, into the folder: as
-    /// one node where it is known and nothing is accessed, key by key where it cannot be divided.
+    /// Adds the subtrie `level` bits below the page's prefix, with these bits, to the folder: as one node where it is
+    /// known and not accessed, key by key where it cannot be divided.
     fn visit(&mut self, level: u8, bits: u8) {
         let accessed =
             self.accesses.first().is_some_and(|access| self.bits_of(&access.key, level) == bits);
@@ -328,7 +328,7 @@ impl<'a, 's> PageMerge<'a, 's> {
         let is_beside = position > 0 && self.span.path.is_entered((position - 1) / 2);
         let node = treelet.or_else(|| self.stored_node(level, bits));
         match node.map(|node| (node, kind(node))) {
-            // The way up from the other side finds it in the treelet.
+            // The climb from the other side finds the node in the treelet.
             Some(_) if !accessed && is_beside && treelet.is_some() => {
                 return self.skip_buffered(level, bits);
             }
@@ -337,7 +337,7 @@ impl<'a, 's> PageMerge<'a, 's> {
                 return self.skip_buffered(level, bits);
             }
             Some((_, NodeKind::Terminator)) if !accessed => return self.skip_buffered(level, bits),
-            // A leaf node may have to become a terminal: it goes in as a key.
+            // A leaf node may have to become a terminal: it is added as a key.
             Some((_, NodeKind::Leaf | NodeKind::Terminator)) => {
                 return self.expand(&self.position(level, bits));
             }
@@ -351,7 +351,7 @@ impl<'a, 's> PageMerge<'a, 's> {
         self.visit(level + 1, bits << 1 | 1);
     }
 
-    /// Cuts what is below a prefix into parts and puts them in.
+    /// Cuts the keys below a prefix into parts and adds these.
     fn divide(
         &mut self,
         at: Prefix,
@@ -380,7 +380,7 @@ impl<'a, 's> PageMerge<'a, 's> {
             }
             let before = self.span.folder().len();
             self.expand(&at);
-            // All that pends may be deletions.
+            // All buffered changes may be deletions.
             if self.span.folder().len() > before {
                 let subtrie = self.span.lift_last(at.len());
                 let folder = self.span.folder();
@@ -424,8 +424,8 @@ impl<'a, 's> PageMerge<'a, 's> {
         bits_of((self.at, self.columns.map(|(columns, _)| columns)), key, level)
     }
 
-    /// The node that the page stores for a position, if no change is pending below it; those before it have been
-    /// passed over.
+    /// The node that the page stores for a position, if no change is buffered below it. Buffered changes before the
+    /// position have been skipped.
     fn stored_node(&self, level: u8, bits: u8) -> Option<&'a Node> {
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
         let is_pending =
@@ -433,21 +433,21 @@ impl<'a, 's> PageMerge<'a, 's> {
         (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the pending changes below a position: its node includes them.
+    /// Skips the buffered changes below a position: its node includes them.
     fn skip_buffered(&mut self, level: u8, bits: u8) {
         let below = |buffered: &&KeyState| self.bits_of(&buffered.0, level) == bits;
         let count = self.buffered.iter().take_while(below).count();
         self.buffered = &self.buffered[count..];
     }
 
-    /// Puts every key below a prefix into the folder.
+    /// Adds every key below a prefix to the folder.
     fn expand(&mut self, at: &Prefix) {
         if let Some(leaf) = self.leaf {
             self.cell = leaf.lower_bound(at.first_key());
         }
         let mut change = self.next_change(at);
         while let Some(key) = self.cell_key(at) {
-            // Most cells are neither changed nor accessed: they go in at the price of one comparison.
+            // Most cells are neither changed nor accessed: they cost one comparison.
             while let Some(before) = change.filter(|change| precedes(change, &key)) {
                 self.push_changed(&before, None);
                 change = self.next_change(at);
@@ -467,7 +467,7 @@ impl<'a, 's> PageMerge<'a, 's> {
         }
     }
 
-    /// The next key below a prefix that has a pending change or an access.
+    /// The next key below a prefix that has a buffered change or an access.
     #[inline]
     fn next_change(&self, at: &Prefix) -> Option<Key> {
         let buffered = self.buffered.first().map(|buffered| buffered.0);
@@ -485,7 +485,7 @@ impl<'a, 's> PageMerge<'a, 's> {
         at.covers(&next).then_some(next)
     }
 
-    /// One key that has a pending change or an access.
+    /// Adds one key that has a buffered change or an access.
     fn push_changed(&mut self, key: &Key, cell: Option<Cell<'_>>) {
         let buffered = self.buffered.first().filter(|buffered| buffered.0 == *key);
         let access = self.accesses.first().filter(|access| access.key == *key);

@@ -9,7 +9,7 @@
 //!     Region           one lowest branch page in memory, behind a lock:
 //!       ChildTable       prefix, page number and tag of each leaf page
 //!       nodes            the Merkle node of each child, in memory or in a page of their own
-//!       pending changes  committed and in the log, not in a page yet
+//!       buffered changes: committed and in the log, not in a page yet
 //!       treelet          nodes between the region and its children
 //!         CachedPage   a leaf page in memory, with its own treelet
 //! ```
@@ -17,21 +17,21 @@
 //! * A **leaf page** ([`build`]) holds the pairs of all keys below one prefix. The prefixes of all
 //!   leaf pages tile the key space; a prefix without pairs needs no page. Pages are never changed in
 //!   place: a flush writes new ones, under other page numbers ([`PageNo`]).
-//! * A **region** ([`region`]) is what a lowest branch page is in memory: fewer than a hundred leaf
-//!   pages side by side. Its **child table** ([`children`]) says which prefix each has, where it lies,
-//!   and which tag it must have there, so that an older page of the same number is never taken for it.
-//! * **Pending changes** lie with the region until a flush puts them into pages. A read looks there
-//!   first, and a node of the region is that of its page with all of them.
-//! * A **treelet** ([`treelet`]) is what is known of the nodes inside a page or a region as of one
-//!   commit. It spares a fold ([`leaf_fold`]) most of its hashing.
+//! * A **region** ([`region`]) is a lowest branch page in memory: fewer than a hundred neighbouring leaf pages. Its
+//!   **child table** ([`children`]) has the prefix, the page number and the tag of each, so that an older page of the
+//!   same number is never taken for it.
+//! * **Buffered changes** stay in the region until a flush writes them into pages. A read looks there first, and a node
+//!   of the region is that of its page with all of them.
+//! * A **treelet** ([`treelet`]) has the known nodes inside a page or a region as of one commit. It saves a fold
+//!   ([`leaf_fold`]) most of its hashing.
 //! * The **index** ([`index`]) finds the region of a key. Regions that grow too large are split
 //!   ([`split`]), which makes a new index.
-//! * The **space** ([`space`]) hands out pages of the leaf file and runs of the overflow file, and
-//!   knows when those given up may be used again.
-//! * A **grace period** ([`grace`]) is over when no reader is left who could have looked a page up
-//!   before it was given up.
-//! * The **cache** ([`cache`]) keeps leaf pages within a budget of bytes; memory that is needed again and
-//!   again comes from a pool ([`recycled`]).
+//! * The **space** ([`space`]) allocates pages of the leaf file and runs of the overflow file, and knows when retired
+//!   ones are free.
+//! * A **grace period** ([`grace`]) is over when no reader is left who could have looked a page up before it was
+//!   replaced.
+//! * The **cache** ([`cache`]) keeps leaf pages within a budget of bytes; memory that is needed again and again comes
+//!   from a pool ([`recycle`]).
 //! * A whole tree is built from unsorted pairs by [`load`].
 //!
 //! # How a key is found
@@ -41,16 +41,16 @@
 //!    have it yet: that is the answer.
 //! 3. Else [`ChildTable::find`] gives the leaf page's number and tag.
 //! 4. [`cache::Cache::get`] gives the page. On a miss the engine reads it, inside of a
-//!    [`grace::Guard`] that was taken before step 1, so that nobody writes over it meanwhile.
+//!    [`grace::GraceGuard`] that was taken before step 1, so that nobody writes over it meanwhile.
 //! 5. [`cache::CachedPage::get`] gives the value.
 //!
 //! ```
 //! use std::sync::Arc;
 //!
-//! use pleach_beatree::build::{CellRef, PageStamp, PageCells, fold_pages, write_page};
+//! use pleach_beatree::build::{CellRef, PageCells, PageStamp, fold_pages, write_page};
 //! use pleach_beatree::cache::{Cache, NO_BATCH};
 //! use pleach_beatree::grace::Grace;
-//! use pleach_beatree::load::{BuiltLeaf, build_regions};
+//! use pleach_beatree::load::{BuiltLeaf, regions};
 //! use pleach_beatree::{ChildRef, PageNo, RegionIndex};
 //! use pleach_core::Hasher;
 //! use pleach_core::fold::Folder;
@@ -70,7 +70,7 @@
 //! let tag = write_page(&mut page, &stamp, &Prefix::ROOT, &cells, &nodes.stored);
 //!
 //! let child = ChildRef { prefix: Prefix::ROOT, page: Some(number), tag };
-//! let (regions, root) = build_regions(Hasher::BLAKE3, 0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
+//! let (regions, root) = regions(Hasher::BLAKE3, 0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
 //! assert_eq!(root, nodes.own);
 //! let index = RegionIndex::new(regions);
 //! let cache = Cache::new(1 << 20);

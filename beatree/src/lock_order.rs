@@ -1,11 +1,9 @@
-//! The order of locks, asserted in debug builds; in others nothing of it is left.
+//! The order of locks, asserted in debug builds; release builds compile none of it.
 //!
-//! Each lock has a [`Rank`]. A thread that holds a lock waits only for locks of higher rank, so that no
-//! two threads can wait for each other. This crate has one ranked lock, the region's ([`REGION`]); those
-//! above it are the engine's, which has the table.
+//! Each lock has a [`Rank`]. A thread that holds a lock waits only for locks of higher rank, so that no two threads can
+//! wait for each other. This crate has one ranked lock, the region's ([`REGION`]); the engine's table has all ranks.
 //!
-//! Debug builds also count how often the locks of each rank are taken, and how often somebody had to wait
-//! ([`counts`]).
+//! Debug builds also count how often the locks of each rank are taken, and how often a thread had to wait ([`counts`]).
 //!
 //! ```
 //! use pleach_beatree::lock_order::{Rank, RankedGuard};
@@ -23,10 +21,10 @@ use core::ops::{Deref, DerefMut};
 /// A region's state.
 pub const REGION: Rank = Rank::new(8, "a region").repeatable();
 
-/// A shard of the page cache. Nothing is waited for under it; it is counted, and not asserted.
+/// A shard of the page cache. No lock is waited for under it; it is counted, and not asserted.
 pub const CACHE_SHARD: Rank = Rank::new(9, "a cache shard");
 
-/// Where a lock comes in the order.
+/// The place of a lock in the order.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asserted in debug builds only"))]
 pub struct Rank {
@@ -36,13 +34,13 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// A rank. A thread that holds a lock of it takes no other one.
+    /// A rank. A thread that holds a lock of it takes no other one of it.
     pub const fn new(number: u8, name: &'static str) -> Self {
         Self { number, name, repeatable: false }
     }
 
-    /// The same for a lock that a thread may take again, in whatever it does while it holds one: several
-    /// locks of one rank, or one that is read recursively.
+    /// A rank whose locks a thread may take again while it holds one: several locks of one rank, or one that is read
+    /// recursively.
     #[must_use]
     pub const fn repeatable(self) -> Self {
         Self { repeatable: true, ..self }
@@ -64,12 +62,12 @@ impl<G> RankedGuard<G> {
     /// repeatable one again.
     #[inline]
     pub fn wait(rank: Rank, lock: impl FnOnce() -> G) -> Self {
-        // Before it waits: a thread that waits for ever says nothing.
+        // Before waiting: a deadlocked thread reports nothing.
         let held = HeldRank::new(rank, true);
         Self { guard: lock(), _rank: held }
     }
 
-    /// Takes a lock: by `attempt` if it is free, else waiting for it by `lock`. Release builds do the latter at once.
+    /// Takes a lock: by `attempt` if it is free, else waiting for it by `lock`. Release builds only call `lock`.
     ///
     /// # Panics
     /// As [`RankedGuard::wait`].
@@ -83,8 +81,7 @@ impl<G> RankedGuard<G> {
         Self { guard: counted(rank, attempt, lock), _rank: held }
     }
 
-    /// Takes a lock if it is free. That waits for nobody and is right in any order; what is taken
-    /// afterwards is not.
+    /// Takes a lock if it is free, in any order, since it does not wait. Locks taken afterwards are checked.
     #[inline]
     pub fn attempt(rank: Rank, lock: impl FnOnce() -> Option<G>) -> Option<Self> {
         lock().map(|guard| Self { guard, _rank: HeldRank::new(rank, false) })
@@ -127,14 +124,15 @@ mod checked {
 
     use super::Rank;
 
-    /// How often the locks of a rank were taken by [`RankedGuard::acquire`](super::Ranked::acquire), in the whole process.
+    /// How often the locks of a rank were taken by [`RankedGuard::acquire`](super::RankedGuard::acquire), in the whole
+    /// process.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockCount {
-        /// What they guard.
+        /// What the locks guard.
         pub name: &'static str,
-        /// How often one of them was taken.
+        /// How often a lock was taken.
         pub taken: u64,
-        /// How often somebody else had it.
+        /// How often another thread had it.
         pub waited: u64,
     }
 
@@ -145,7 +143,7 @@ mod checked {
     static COUNTERS: [Counter; 16] =
         [const { (OnceLock::new(), AtomicU64::new(0), AtomicU64::new(0)) }; 16];
 
-    /// The counts of all ranks of which a lock was taken, in their order. In debug builds only.
+    /// The counts of all ranks of which a lock was taken, by rank. Empty in release builds.
     pub fn counts() -> Vec<LockCount> {
         let counts = COUNTERS.iter().filter_map(|(name, taken, waited)| {
             let (taken, waited) = (taken.load(Ordering::Relaxed), waited.load(Ordering::Relaxed));
@@ -179,7 +177,7 @@ mod checked {
 
     impl HeldRank {
         pub(super) fn new(rank: Rank, waits: bool) -> Self {
-            // A thread that is going away, or is unwinding, has other worries.
+            // A thread that ends or unwinds is not checked.
             let higher = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
                 let again = held.iter().any(|held| held.number == rank.number);
@@ -261,7 +259,7 @@ mod tests {
             assert!(again.is_err(), "two of one rank");
             drop(held);
         }
-        // Nothing is held any more, and in order all is well.
+        // No lock is held any more, and the right order is accepted.
         let first = take(UPPER, &upper);
         drop((take(LOWER, &lower), first));
     }

@@ -1,8 +1,8 @@
-//! Numbers of pages, and where pages lie in their files.
+//! Numbers of pages, and their offsets in files.
 //!
-//! A leaf page's number is a [`PageNo`], so that it is never taken for a tag, a count or a page of
-//! another file. Pages of the overflow file and branch pages are counted in 64 bits; those that name
-//! them ([`pleach_core::page::overflow::PageRun`], [`crate::region::NodePage`]) say which file is meant.
+//! A leaf page's number is a [`PageNo`], so that it is never taken for a tag, a count or a page of another file. Pages
+//! of the overflow file and branch pages are counted in 64 bits; the types that name them
+//! ([`pleach_core::page::overflow::OverflowRun`], [`crate::region::NodePage`]) say which file is meant.
 //!
 //! ```
 //! use pleach_beatree::page_no::{PageNo, page_offset};
@@ -19,14 +19,13 @@ use core::fmt;
 
 use pleach_core::page::PAGE_SIZE;
 
-/// Where a page of any file begins, in bytes from the start of the file.
+/// The offset of a page of any file, in bytes.
 #[inline]
 pub const fn page_offset(page: u64) -> u64 {
     page * PAGE_SIZE as u64
 }
 
-/// Number of a page of the leaf file. The largest 32-bit number is none: it says "no page" where pages
-/// are kept in 32 bits.
+/// Number of a page of the leaf file. The largest 32-bit number is no page: packed fields use it for "no page".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(u32);
 
@@ -41,38 +40,38 @@ impl PageNo {
     /// The page of this number.
     ///
     /// # Panics
-    /// For the largest 32-bit number, which is none.
+    /// For the largest 32-bit number.
     #[inline]
     pub const fn new(number: u32) -> Self {
         assert!(number != Self::NONE, "the largest number is no page's");
         Self(number)
     }
 
-    /// Its number.
+    /// The number.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// Where the page begins, in bytes from the start of the file.
+    /// The page's offset in the file, in bytes.
     #[inline]
     pub const fn offset(self) -> u64 {
         page_offset(self.0 as u64)
     }
 
-    /// Is `other` the next page of the file?
+    /// True when `other` is the next page of the file.
     #[inline]
     pub const fn is_before(self, other: Self) -> bool {
         self.0 + 1 == other.0
     }
 
-    /// How many pages further on in the file `other` is; 0 when it is not behind this one.
+    /// Pages from this one to `other`; 0 when `other` is not behind this one.
     #[inline]
     pub const fn pages_to(self, other: Self) -> usize {
         other.0.saturating_sub(self.0) as usize
     }
 
-    /// In 32 bits, with a number for no page.
+    /// A page number or none, in 32 bits.
     #[inline]
     pub(crate) const fn pack(page: Option<Self>) -> u32 {
         match page {
@@ -81,7 +80,7 @@ impl PageNo {
         }
     }
 
-    /// What [`PageNo::pack`] has packed.
+    /// The inverse of [`PageNo::pack`].
     #[inline]
     pub(crate) const fn unpack(number: u32) -> Option<Self> {
         if number == Self::NONE { None } else { Some(Self(number)) }

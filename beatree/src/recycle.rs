@@ -1,11 +1,11 @@
-//! Memory between two uses.
+//! Pools of memory for reuse.
 //!
-//! Memory fresh from the system is cleared page by page when it is first touched, and large pieces go
-//! back to the system when they are freed. So whoever needs the same kind of memory again and again
-//! (read buffers, witnesses, the results of folds) gives it back to a pool and takes it from there.
+//! Memory fresh from the system is cleared page by page when it is first touched, and large pieces go back to the
+//! system when they are freed. So memory of one kind that is needed again and again (read buffers, witnesses, the
+//! results of folds) is put back into a pool and taken from there.
 //!
-//! Invariants: the pool holds at most its limit in bytes; when it is full the oldest pieces leave,
-//! because the newest are as large as what is needed now; no piece is freed under its lock.
+//! Invariants: the pool holds at most its limit in bytes; when it is full the oldest pieces are freed, because the
+//! newest are as large as what is needed now; no piece is freed under its lock.
 //!
 //! ```
 //! use pleach_beatree::recycle::RecyclePool;
@@ -24,18 +24,18 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-/// What a [`RecyclePool`] pool keeps.
+/// What a [`RecyclePool`] keeps.
 pub trait Recycle {
-    /// Bytes that it takes, as the pool's limit counts them. They do not change while it is in the
-    /// pool. What takes none is not kept.
+    /// Bytes of the value, as the pool's limit counts them. They do not change while it is in the pool. A value of 0
+    /// bytes is not kept.
     fn bytes(&self) -> usize;
 
-    /// Forgets its contents and keeps its memory. Called when it is given back.
+    /// Clears the contents and keeps the memory. Called by [`RecyclePool::put_back`].
     fn clear(&mut self) {}
 }
 
-/// A vector comes back empty. Whoever wants its bytes back as they were, to spare setting them again,
-/// keeps the vector in a type of its own, whose [`Recycle::clear`] does nothing.
+/// A vector comes back empty. To get its bytes back as they were, wrap the vector in a type whose [`Recycle::clear`]
+/// does nothing.
 impl<T> Recycle for Vec<T> {
     fn bytes(&self) -> usize {
         self.capacity() * size_of::<T>()
@@ -46,7 +46,7 @@ impl<T> Recycle for Vec<T> {
     }
 }
 
-/// A bounded pool of memory between two uses.
+/// A bounded pool of memory for reuse.
 #[derive(Debug)]
 pub struct RecyclePool<T> {
     state: Mutex<RecycleState<T>>,
@@ -61,23 +61,23 @@ struct RecycleState<T> {
 }
 
 impl<T: Recycle> RecyclePool<T> {
-    /// A pool that keeps nothing yet, and never more than `limit` bytes.
+    /// An empty pool that never keeps more than `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         Self { state: Mutex::new(RecycleState { pieces: VecDeque::new(), bytes: 0 }), limit }
     }
 
-    /// Most bytes that it keeps.
+    /// The limit in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The newest piece.
+    /// Takes the newest piece.
     pub fn take(&self) -> Option<T> {
         self.take_if(|_| true)
     }
 
-    /// The newest piece that `fits`. Called under the pool's lock: it should look at a length and no
-    /// more.
+    /// Takes the newest piece for which `fits` is true. `fits` runs under the pool's lock: it should look at a length
+    /// and no more.
     pub fn take_if(&self, fits: impl Fn(&T) -> bool) -> Option<T> {
         let mut kept = self.state.lock();
         let at = kept.pieces.iter().rposition(|(piece, _)| fits(piece))?;
@@ -86,8 +86,7 @@ impl<T: Recycle> RecyclePool<T> {
         Some(piece)
     }
 
-    /// Takes a piece back. One that is larger than the limit is freed, and so are the oldest ones that
-    /// have no room beside it.
+    /// Puts a piece back. One larger than the limit is freed, and so are the oldest ones that no longer fit.
     pub fn put_back(&self, mut piece: T) {
         piece.clear();
         let bytes = piece.bytes();
@@ -109,7 +108,7 @@ impl<T: Recycle> RecyclePool<T> {
         }
     }
 
-    /// Bytes that lie unused in the pool.
+    /// Bytes of unused pieces in the pool.
     pub fn bytes(&self) -> usize {
         self.state.lock().bytes
     }
@@ -137,13 +136,13 @@ mod tests {
             assert!(pool.bytes() <= 100);
         }
         assert_eq!(pool.bytes(), 90);
-        // Too large, and nothing at all: not kept, and nobody leaves for them.
+        // Too large, and of no bytes: not kept, and no piece is freed for them.
         pool.put_back(Piece(101, 9));
         pool.put_back(Piece(0, 9));
         let numbers: Vec<u8> =
             std::iter::from_fn(|| pool.take()).map(|Piece(_, number)| number).collect();
         assert_eq!((numbers, pool.bytes()), (vec![4, 3, 2], 0));
-        // One of the whole limit takes the room of all.
+        // A piece of the whole limit replaces all.
         pool.put_back(Piece(1, 0));
         pool.put_back(Piece(100, 1));
         assert_eq!((pool.take(), pool.take()), (Some(Piece(100, 1)), None));

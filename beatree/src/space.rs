@@ -1,32 +1,31 @@
-//! Pages of the leaf file: which are in use, which come next, which wait to be free.
+//! Pages of the leaf file: which are in use, which come next, which are retired.
 //!
 //! A page is in one of four states:
 //!
 //! ```text
-//!   frontier --allocate--> used --retire(stamp)--> pending --release(stamp)--> hole
+//!   frontier --allocate--> used --retire(stamp)--> retired --release(stamp)--> hole
 //!                            ^                                                   |
 //!                            +---------------------allocate----------------------+
 //! ```
 //!
-//! * *frontier*: from [`LeafSpace::frontier`] to the end of the file: reserved, never written since the
-//!   file grew. It is taken first, in order, so a fresh file is written sequentially.
-//! * *pending*: the index names it no longer, but the location record may not be durable yet, or a
-//!   reader may still look. [`LeafSpace::release`] says that both are past. Until then the page counts as
-//!   used and is never handed out.
+//! * *frontier*: from [`LeafSpace::frontier`] to the end of the file: reserved, never written since the file grew. It
+//!   is allocated first, in order, so a fresh file is written sequentially.
+//! * *retired*: the index names the page no longer, but the location record may not be durable yet, or a reader may
+//!   still read it. [`LeafSpace::release`] says that both are past. Until then the page counts as used and is never
+//!   allocated.
 //!
-//! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live
-//! pages. After that, holes are filled by *sweeping*: segments are visited in address order, round and
-//! round, and each is filled whole, except that those with clearly fewer holes than the mean are left
-//! for the next round.
+//! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live pages. After that,
+//! holes are filled by *sweeping*: segments are visited in address order, round and round, and each is filled whole,
+//! except that those with clearly fewer holes than the mean are left for the next round.
 //!
 //! A file that is far too long for its live pages shrinks ([`LeafSpace::shrink_goal`]): free pages are taken from its
-//! front, whoever has pages behind the goal writes them again, and the caller cuts the end off when
-//! nothing is there ([`LeafSpace::cut`]).
+//! front, flushes rewrite the pages behind the goal, and the caller cuts the end off when it is free
+//! ([`LeafSpace::cut`]).
 //!
-//! Growing is the caller's work: [`LeafSpace::allocate`] changes nothing and says [`NeedGrowth`]; the caller
-//! reserves whole segments on the device, calls [`LeafSpace::add_segments`] and asks again. If the device is
-//! full it asks with [`Growth::Refused`] and gets holes as long as there are any.
-//! [`GrowingFile::allocate_growing`] is that loop.
+//! Growing is the caller's work: [`LeafSpace::allocate`] changes nothing and returns [`NeedGrowth`]; the caller
+//! reserves whole segments on the device, calls [`LeafSpace::add_segments`] and asks again. If the device is full it
+//! asks with [`Growth::Refused`] and gets holes as long as there are any. [`GrowingFile::allocate_growing`] is that
+//! loop.
 //!
 //! Nothing here is stored: an open rebuilds it from the index ([`LeafSpace::from_used`]).
 //! [`OverflowSpace`] does the same for runs of pages in the overflow file.
@@ -35,13 +34,13 @@
 //! use pleach_beatree::space::{FileGeometry, GrowingFile, LeafSpace, SpaceError};
 //!
 //! let mut space = LeafSpace::new(FileGeometry::TINY);
-//! // The device has room for whatever is asked.
+//! The device has room for any request.
 //! let reserve = |_| Ok::<(), SpaceError>(());
 //! let runs = space.allocate_growing(3, reserve, |_| false).expect("there is room");
 //! let pages: Vec<_> = runs.iter().flat_map(|run| run.pages()).collect();
 //! assert_eq!((pages.len(), space.stats().live), (3, 3));
 //!
-//! // Given up by flush 7; free when the record of flush 7 is durable and the readers have left.
+//! Retired by flush 7; free when the record of flush 7 is durable and the readers have left.
 //! space.retire(&pages[..1], 7).expect("in use");
 //! assert_eq!((space.stats().retired, space.release(6)), (1, 0));
 //! assert_eq!((space.release(7), space.is_used(pages[0])), (1, false));
@@ -80,17 +79,17 @@ pub struct LeafSpaceStats {
     pub pages: u32,
     /// Segments of the file.
     pub segments: u32,
-    /// Pages in use and not given up.
+    /// Pages in use and not retired.
     pub live: u32,
-    /// Pages given up and not released.
+    /// Pages retired and not released.
     pub retired: u32,
     /// Free pages before the frontier.
     pub holes: u32,
     /// Pages from the frontier on.
     pub fresh: u32,
-    /// Pages handed out since opening.
+    /// Pages allocated since opening.
     pub allocated: u64,
-    /// Runs that these pages came in: `allocated / runs` is the mean run.
+    /// Runs of these pages: `allocated / runs` is the mean run.
     pub runs: u64,
 }
 
@@ -98,18 +97,18 @@ pub struct LeafSpaceStats {
 #[derive(Clone, Debug, Default)]
 pub struct LeafSpace {
     geometry: FileGeometry,
-    /// Used and pending pages.
+    /// Used and retired pages.
     used: Bits,
-    /// Pending pages, all of them also used.
+    /// Retired pages, all of them also used.
     retired: Bits,
-    /// Used and pending pages of each segment.
+    /// Used and retired pages of each segment.
     used_in: Vec<u32>,
     /// The segment where the sweep goes on.
     sweep: u32,
     retired_batches: RetiredBatches<PageNo>,
     used_count: u32,
     retired_count: u32,
-    /// No page from here on has been used.
+    /// No page from this one on has been used.
     frontier: u32,
     allocated: u64,
     runs: u64,
@@ -158,25 +157,25 @@ impl LeafSpace {
         self.frontier
     }
 
-    /// Is this page in use or pending? False after the end of the file.
+    /// True when this page is in use or retired. False after the end of the file.
     pub fn is_used(&self, page: PageNo) -> bool {
         page.get() < self.pages() && self.used.get(page.get())
     }
 
-    /// When the file is far too long for its live pages: the number of pages that it should shrink to,
-    /// whole segments. There is room before that for all that lies behind.
+    /// The number of pages, in whole segments, that a file far too long for its live pages should shrink to. There is
+    /// room before that for all pages behind.
     pub fn shrink_goal(&self) -> Option<u32> {
         let goal = self.geometry.shrink_goal(self.pages().into(), self.stats().live.into())?;
         u32::try_from(goal).ok()
     }
 
-    /// Pages of the file without the segments at its end in which no page is in use or pending.
+    /// Pages of the file without the segments at its end in which no page is in use or retired.
     pub fn used_end(&self) -> u32 {
         let free = self.used_in.iter().rev().take_while(|used| **used == 0);
         free.fold(self.pages(), |end, _| end - self.geometry.segment_pages)
     }
 
-    /// The caller has cut the file to this many pages.
+    /// Notes that the caller has cut the file to this many pages.
     ///
     /// # Panics
     /// When they are not whole segments, or a page behind them is in use.
@@ -191,8 +190,8 @@ impl LeafSpace {
         self.sweep = if self.sweep < self.segments() { self.sweep } else { 0 };
     }
 
-    /// Gives pages up as of `stamp`, a number that never falls. They stay out of allocation until
-    /// [`LeafSpace::release`]. After an error the pages before the one that it names are retired.
+    /// Retires pages as of `stamp`, a number that never falls. They are not allocated before [`LeafSpace::release`].
+    /// After an error the pages before the one that it names are retired.
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
@@ -206,8 +205,8 @@ impl LeafSpace {
         Ok(())
     }
 
-    /// Location records through `stamp` are durable and the readers from before have left: pages that
-    /// were retired until then become holes. Gives their number.
+    /// Location records through `stamp` are durable and the readers from before have left: pages that were retired
+    /// until then become holes. Returns their number.
     pub fn release(&mut self, stamp: u64) -> u32 {
         let before = self.retired_count;
         while let Some(pages) = self.retired_batches.take(stamp) {
@@ -220,7 +219,7 @@ impl LeafSpace {
         before - self.retired_count
     }
 
-    /// Recovery: a location record says that this page is in use.
+    /// Recovery: marks a page as used, as a location record says.
     pub fn mark_used(&mut self, page: PageNo) -> Result<(), SpaceError> {
         self.check_inside(page)?;
         if self.used.get(page.get()) {
@@ -233,8 +232,7 @@ impl LeafSpace {
         Ok(())
     }
 
-    /// A page is free at once: in recovery, where nobody reads, and for pages allocated but never
-    /// published.
+    /// Frees a page at once: in recovery, where nobody reads, and for pages allocated but never published.
     pub fn mark_free(&mut self, page: PageNo) -> Result<(), SpaceError> {
         self.check_owned(page)?;
         self.make_hole(page);
@@ -270,7 +268,7 @@ impl LeafSpace {
         self.pages() / self.geometry.segment_pages
     }
 
-    /// The count of the segment that a page lies in.
+    /// The count of used pages of the segment of a page.
     fn used_near(&mut self, page: u32) -> &mut u32 {
         &mut self.used_in[(page / self.geometry.segment_pages) as usize]
     }
@@ -281,7 +279,7 @@ impl LeafSpace {
         u32::try_from(pages).map_err(|_| SpaceError::TooLong { pages })
     }
 
-    /// `count` pages are wanted, `rest` of them not from the frontier.
+    /// Checks whether the file must grow for `count` pages, `rest` of them not from the frontier.
     fn check_growth(&self, count: u32, rest: u32, growth: Growth) -> Result<(), NeedGrowth> {
         let stats = self.stats();
         let missing = u64::from(rest).saturating_sub(stats.holes.into());
@@ -303,7 +301,7 @@ impl LeafSpace {
         u64::from(MAX_PAGES - MAX_PAGES % self.geometry.segment_pages)
     }
 
-    /// Takes `count` holes, which exist: by sweeping, or the first ones of the file.
+    /// Allocates `count` holes, which exist: by sweeping, or the first ones of the file.
     fn fill_holes(&mut self, count: u32, from_the_front: bool, out: &mut Vec<LeafRun>) {
         let mut least = self.worthwhile();
         if from_the_front {
@@ -328,7 +326,7 @@ impl LeafSpace {
             if left > 0 {
                 self.sweep = (self.sweep + 1) % segments;
                 looked += 1;
-                // One round has not found enough: now any hole will do.
+                // One round was not enough: any hole will do now.
                 if looked == segments {
                     least = 1;
                 }
@@ -342,14 +340,14 @@ impl LeafSpace {
         self.picked = picked;
     }
 
-    /// Holes of a segment that are worth filling.
+    /// Holes that make a segment worth filling.
     fn worthwhile(&self) -> u32 {
         let stats = self.stats();
         let part = u64::from(stats.holes) * WORTH_PERCENT / (100 * u64::from(stats.segments));
         u32::try_from(part).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Marks the first `take` holes of a segment.
+    /// Marks the first `take` holes of a segment as used.
     fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<LeafRun>) {
         let end = (segment + 1) * self.geometry.segment_pages;
         let mut at = segment * self.geometry.segment_pages;
@@ -364,7 +362,7 @@ impl LeafSpace {
         }
     }
 
-    /// Marks pages at the frontier, which moves to after them.
+    /// Marks pages at the frontier as used and moves the frontier behind them.
     fn take_fresh(&mut self, start: u32, count: u32) {
         let stop = start + count;
         self.frontier = stop;
@@ -385,7 +383,7 @@ impl LeafSpace {
         *self.used_near(page.get()) -= 1;
     }
 
-    /// In use, and not given up.
+    /// Checks that a page is in use and not retired.
     fn check_owned(&self, page: PageNo) -> Result<(), SpaceError> {
         self.check_inside(page)?;
         if !self.used.get(page.get()) {
@@ -409,7 +407,7 @@ impl LeafSpace {
 impl GrowingFile for LeafSpace {
     type Run = LeafRun;
 
-    /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
+    /// Allocates `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
     fn allocate(
         &mut self,
         count: u32,
@@ -430,7 +428,7 @@ impl GrowingFile for LeafSpace {
             self.fill_holes(rest, from_the_front, out);
         }
         if fresh > 0 {
-            // Holes come before it, so the order is kept.
+            // Holes are before the frontier, so the order is kept.
             push_merged(out, LeafRun { start: PageNo::new(start), len: fresh });
         }
         self.used_count += rest;

@@ -1,9 +1,9 @@
 //! An index in which regions that grew too large are replaced by several, and small ones by one.
 //!
-//! A branch page holds at most [`MAX_ENTRIES`] children. A region that outgrows it is taken apart
-//! ([`RegionState::split`](crate::RegionState::split)) before a checkpoint could see it, and a new index is made, which the
-//! caller publishes. Two siblings that have become small are joined ([`RegionState::join`](crate::RegionState::join)) in
-//! the same way.
+//! A branch page holds at most [`MAX_ENTRIES`] children. A region that outgrows it is divided
+//! ([`RegionState::split`](crate::RegionState::split)) before a checkpoint could see it, and the caller publishes the
+//! new index. Two siblings that have become small are joined ([`RegionState::join`](crate::RegionState::join)) in the
+//! same way.
 //!
 //! [`MAX_ENTRIES`]: pleach_core::page::branch::MAX_ENTRIES
 //!
@@ -26,7 +26,7 @@
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
 //! let new = split_regions(Hasher::BLAKE3, &old, &[Arc::clone(&region)]);
 //! assert!(new.regions().len() > 1);
-//! // Whoever still holds the old region finds it retired and looks the key up again.
+//! A reader that holds the old region finds it retired and looks the key up again.
 //! assert!(region.read().is_retired());
 //! ```
 
@@ -44,8 +44,8 @@ pub type HeldRegion<'a> = (&'a Arc<Region>, WriteState<'a>);
 /// The index with these regions replaced by their halves, divided as often as it takes for each to
 /// fit in a branch page. The replaced regions are retired.
 ///
-/// Whoever lets a region grow too large holds its lock until the new index is published, so that nobody
-/// ever sees it: those who wait for the lock find the region retired, and its halves in the index.
+/// The caller that lets a region grow too large holds its lock until the new index is published, so that no other
+/// thread sees it: threads that wait for the lock find the region retired, and its halves in the index.
 ///
 /// # Panics
 /// When a region is not in the index.
@@ -69,25 +69,25 @@ pub fn split_held(
     RegionIndex::new(regions)
 }
 
-/// The same for regions that nobody else can see.
+/// Like [`split_held`], for regions that no other thread can see.
 pub fn split_regions(hasher: Hasher, index: &RegionIndex, split: &[Arc<Region>]) -> RegionIndex {
     let mut held: Vec<HeldRegion<'_>> =
         split.iter().map(|region| (region, region.write())).collect();
     split_held(hasher, index, &mut held)
 }
 
-/// Siblings with at most this many children in all are joined: half of what a region may have, so that it
-/// takes many more pages until the region is taken apart again.
+/// Siblings with at most this many children in all are joined: half of what a region may have, so that many more pages
+/// come before the region is divided again.
 pub const JOINED_ENTRIES: usize = MAX_ENTRIES / 2;
 
 /// Two siblings that are to be joined, held for writing until the region over both is published.
 #[derive(Debug)]
 pub struct RegionPair<'a> {
-    /// The left one's place in the index.
+    /// The left region's index.
     pub at: usize,
-    /// Its state.
+    /// The left region's state.
     pub left: WriteState<'a>,
-    /// The state of the right one, which comes next in the index.
+    /// The state of the right region, which comes next in the index.
     pub right: WriteState<'a>,
 }
 
@@ -141,7 +141,7 @@ mod tests {
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
         let halves = split_regions(Hasher::BLAKE3, &index, &[whole]);
         let [left, right] = halves.regions() else { panic!("two halves") };
-        // One half flushes, the other does not: their log positions are apart.
+        // Only one half was flushed: their log positions differ.
         let page = ChildRef { page: Some(PageNo::new(500)), ..child(100) };
         let moved = Relocation { range: page.prefix, pages: &[(page, nodes[100])], through: 200 };
         right.write().relocate(Hasher::BLAKE3, &[moved], 40);
@@ -184,7 +184,7 @@ mod tests {
             assert_eq!(state.node(children - 1), Some(&TERMINATOR));
         };
         is_plain(left, 64);
-        // Nodes that a caller brings are not kept.
+        // Nodes that a caller gives are not kept.
         let put = ([3; 32], Stored::Inline([3].as_slice().into()));
         let node = Node::new([0x81; 32]);
         let mut applied = crate::region::RegionCommit {

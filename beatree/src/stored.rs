@@ -1,7 +1,7 @@
 //! What is stored under a key: nothing, a short value in the page, or a long one.
 //!
-//! A change travels as `Stored` from the session through the log and the pending changes into a page.
-//! Long values carry their hash, so that folding never hashes them again.
+//! A change travels as `Stored` from the session through the log and the buffered changes into a page. Long values
+//! carry their hash, so that folding never hashes them again.
 //!
 //! ```
 //! use pleach_beatree::Stored;
@@ -42,14 +42,14 @@ pub enum Stored {
 /// A long value in memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LargeValue {
-    /// Its hash under the database's hasher.
+    /// The value's hash under the database's hasher.
     pub hash: ValueHash,
-    /// Its bytes.
+    /// The value's bytes.
     pub bytes: Value,
 }
 
 impl Stored {
-    /// A value as it enters the engine; hashes it when it is long.
+    /// The state of a value that is put; hashes a long one.
     pub fn from_value(hasher: Hasher, value: Value) -> Self {
         if value.len() <= MAX_INLINE {
             Self::Inline(value)
@@ -58,7 +58,7 @@ impl Stored {
         }
     }
 
-    /// A page's cell.
+    /// The state of a page's cell.
     #[inline]
     pub fn from_cell(cell: Cell<'_>) -> Self {
         match cell {
@@ -67,12 +67,12 @@ impl Stored {
         }
     }
 
-    /// Is there a value?
+    /// True when there is a value.
     pub fn is_present(&self) -> bool {
         !matches!(self, Self::Absent)
     }
 
-    /// What the fold hashes; `None` when absent.
+    /// The value as the fold hashes it; `None` when absent.
     ///
     /// # Panics
     /// When an overflow cell in memory is malformed: it was parsed when it was read.
@@ -85,7 +85,7 @@ impl Stored {
         }
     }
 
-    /// Bytes that this value occupies in the overflow file.
+    /// Bytes that this value takes in the overflow file.
     pub fn overflow_bytes(&self) -> u64 {
         match self {
             Self::Overflow(raw) => {
@@ -95,7 +95,7 @@ impl Stored {
         }
     }
 
-    /// Bytes that this value takes on the heap besides its own size, for the memory budget.
+    /// Bytes that this value takes on the heap, for the memory budget.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Absent => 0,
@@ -109,12 +109,12 @@ impl Stored {
 /// The parsed form of an overflow cell in memory.
 ///
 /// # Panics
-/// When it is malformed: cells are parsed where they enter, with their page or log record.
+/// When the cell is malformed: cells are parsed when they are read, with their page or log record.
 pub fn overflow_cell(raw: &[u8]) -> OverflowCell<'_> {
     OverflowCell::parse(raw).expect("a cell in memory was parsed before")
 }
 
-/// What a page's cell hands to the fold.
+/// The value of a page's cell as the fold hashes it.
 pub fn cell_value<'a>(cell: &Cell<'a>) -> FoldValue<'a> {
     match cell {
         Cell::Inline(bytes) => FoldValue::Bytes(bytes),

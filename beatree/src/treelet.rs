@@ -1,16 +1,15 @@
-//! The nodes between a leaf page's prefix and its buckets, pending changes included.
+//! The nodes between a leaf page's prefix and its buckets, with buffered changes applied.
 //!
-//! A leaf page stores the nodes four levels below its prefix as of its writing. A page that is
-//! used again and again carries more in memory: the nodes of all positions down to [`LEVELS`]
-//! levels below the prefix, with every committed change applied. The subtries that begin there are
-//! its *buckets*. So a fold expands nothing but the buckets that it accesses, and a flush hashes nothing
-//! at all. Nodes become known as folds compute them; what is not known is expanded from the page.
+//! A leaf page stores the nodes four levels below its prefix as of its writing. A page that is used again and again has
+//! more in memory: the nodes of all positions down to [`LEVELS`] levels below the prefix, with every committed change
+//! applied. The subtries that begin there are its *buckets*. So a fold expands only the buckets that it accesses, and a
+//! flush hashes nothing at all. Nodes become known as folds compute them; unknown ones are expanded from the page.
 //!
-//! Invariants, for a treelet as of version `as_of` of its page (that which a commit or an overlay has left):
+//! Invariants, for a treelet as of version `as_of` of its page (that of the last commit or overlay that changed it):
 //! * a known node is that of the page in this version, with all changes over it;
-//! * below a known leaf node or terminator nothing is to be read: what is there may be old;
-//! * where its levels do not part at the bits behind the prefix ([`Columns`]), all keys that the page has with all
-//!   changes agree in the bits between. Deletions that pend may not: folds ask.
+//! * nodes below a known leaf node or terminator are not read: they may be old;
+//! * where its levels do not divide at the bits behind the prefix ([`Columns`]), all keys that the page has with all
+//!   changes agree in the bits between. Keys of buffered deletions may not: folds check.
 //!
 //! ```
 //! use pleach_beatree::treelet::Treelet;
@@ -25,7 +24,7 @@
 //! assert_eq!((treelet.as_of(), treelet.known().node(left)), (5, Some(&node(2))));
 //! assert_eq!(treelet.known().node(heap_index(1, 1)), None);
 //!
-//! // What was known before another commit does not count after it.
+//! Nodes known before a commit that the treelet did not follow are cleared.
 //! treelet.advance((6, 7), None, &node(3), std::iter::empty());
 //! assert_eq!(treelet.known().node(left), None);
 //! ```
@@ -46,28 +45,26 @@ const POSITIONS: usize = (1 << (LEVELS + 1)) - 1;
 
 const _: () = assert!(POSITIONS <= 64, "one bit each in a word");
 
-/// What is known of a page's nodes; see the module.
-///
-/// A fold reads nodes in pairs of siblings: each pair is one cache line.
+/// Known nodes of a page; see the module. A fold reads nodes in pairs of siblings: each pair is one cache line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Treelet {
     as_of: u64,
     known: u64,
-    /// Which of the known nodes are internal ones.
+    /// Mask of the known internal nodes.
     internal: u64,
-    /// The bits at which its levels part, where these are not those behind the prefix.
+    /// The bits at which the levels divide, where these are not those behind the prefix.
     columns: Option<Columns>,
     /// The first node is half a line, and the first of a pair begins a line.
     _half: [u8; HALF],
     nodes: [Node; POSITIONS],
 }
 
-/// What is left of the first half of a line.
+/// Bytes that fill the first half of a line.
 const HALF: usize = size_of::<Node>() - 3 * size_of::<u64>() - size_of::<Option<Columns>>();
 
 impl Treelet {
-    /// A treelet that knows nothing, of no version.
+    /// A treelet without nodes, of no version.
     pub fn empty() -> Self {
         Self {
             as_of: u64::MAX,
@@ -79,22 +76,22 @@ impl Treelet {
         }
     }
 
-    /// Forgets everything.
+    /// Clears all nodes.
     pub fn clear(&mut self) {
         (self.as_of, self.known) = (u64::MAX, 0);
     }
 
-    /// The last commit that changed the page.
+    /// The version of the page that the nodes are as of.
     pub fn as_of(&self) -> u64 {
         self.as_of
     }
 
-    /// The bits at which its levels part, where these are not those behind the prefix.
+    /// The bits at which the levels divide, where these are not those behind the prefix.
     pub fn columns(&self) -> Option<Columns> {
         self.columns
     }
 
-    /// All that is known.
+    /// All known nodes.
     #[inline]
     pub fn known(&self) -> TreeletNodes<'_> {
         let (positions, internal) = (self.known, self.known & self.internal);
@@ -102,11 +99,10 @@ impl Treelet {
         TreeletNodes { positions, internal, columns, nodes: &self.nodes }
     }
 
-    /// Prefetches the memory that a fold of this bucket reads: the way down to it, and what lies
-    /// beside.
+    /// Prefetches the memory that a fold of this bucket reads: the path down to it, and its siblings.
     pub fn cpu_prefetch(&self, bucket: u8) {
         for level in 1..=LEVELS {
-            // Siblings lie side by side, the left one at an odd index.
+            // Siblings are neighbours, the left one at an odd index.
             let left = (heap_index(level, bucket >> (LEVELS - level)) - 1) | 1;
             cpu_prefetch(&self.nodes[usize::from(left)..=usize::from(left) + 1]);
         }
@@ -118,9 +114,8 @@ impl Treelet {
         cpu_prefetch(&self.nodes[usize::from(index)..=usize::from(index)]);
     }
 
-    /// Goes from the state before a commit to the state after it: `nodes` are those that the
-    /// commit's fold computed, with these columns. A treelet as of another commit than the one before, or with other
-    /// columns, forgets what it knew.
+    /// Goes from the state before a commit to the state after it: `nodes` are those that the commit's fold computed,
+    /// with these columns. A treelet as of another commit than the one before, or with other columns, is cleared first.
     pub fn advance(
         &mut self,
         (before, after): (u64, u64),
@@ -145,7 +140,7 @@ impl Treelet {
     }
 }
 
-/// Known nodes of a page, to be read.
+/// Known nodes of a page, for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeletNodes<'a> {
     positions: u64,
@@ -161,13 +156,13 @@ impl<'a> TreeletNodes<'a> {
         self.positions
     }
 
-    /// The bits at which the levels part, where these are not those behind the prefix.
+    /// The bits at which the levels divide, where these are not those behind the prefix.
     #[inline]
     pub fn columns(&self) -> Option<Columns> {
         self.columns
     }
 
-    /// All nodes by [`heap_index`]; of no meaning where they are not known.
+    /// All nodes by [`heap_index`]; unknown ones have no meaning.
     #[inline]
     pub fn nodes(&self) -> &'a [Node] {
         self.nodes
@@ -182,8 +177,8 @@ impl<'a> TreeletNodes<'a> {
         Some(&self.nodes[usize::from(index)])
     }
 
-    /// The node of the position with this [`heap_index`], if all above it are known, too, as internal ones. With columns
-    /// only the page's own node lies where the index says.
+    /// The node of the position with this [`heap_index`], if all above it are known internal nodes. With columns only
+    /// the page's own node is where the index says.
     #[inline]
     fn below_internal(&self, index: u8) -> Option<&'a Node> {
         if index > 0 && self.columns.is_some() {
@@ -192,8 +187,8 @@ impl<'a> TreeletNodes<'a> {
         (above(index) & !self.internal == 0).then(|| self.node(index)).flatten()
     }
 
-    /// With columns: the subtries that have all keys of the page, by prefix and node, none of which begins above
-    /// `depth`. `like` is a key of the page. `None` where not all is known.
+    /// With columns: the subtries of all keys of the page, as prefix and node, none of which begins above `depth`.
+    /// `like` is a key of the page. `None` where not all nodes are known.
     pub fn subtries(&self, like: &Key, depth: u16) -> Option<Vec<(Prefix, Node)>> {
         let columns = self.columns?;
         let lowest = (1..=LEVELS).find(|level| columns.level_end(*level) >= depth)?;
@@ -203,7 +198,7 @@ impl<'a> TreeletNodes<'a> {
             match pleach_core::node::kind(node) {
                 NodeKind::Terminator => {}
                 _ if level == lowest => found.push((columns.position(like, level, bits), *node)),
-                // Its key may be anywhere below.
+                // The leaf's key may be anywhere below.
                 NodeKind::Leaf => return None,
                 NodeKind::Internal => {
                     todo.extend([(level + 1, bits << 1 | 1), (level + 1, bits << 1)]);
@@ -213,8 +208,8 @@ impl<'a> TreeletNodes<'a> {
         Some(found)
     }
 
-    /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
-    /// below a leaf node or terminator counts as unknown.
+    /// The nodes `levels` levels below the prefix, and a mask of the known ones. A node below a leaf node or terminator
+    /// counts as unknown.
     pub fn nodes_at_level<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
         let mut nodes = [TERMINATOR; N];
         let mut known = 0;

@@ -1,8 +1,8 @@
-//! An owned byte string: a value on its way between session, log, pending changes and page.
+//! An owned byte string: a value in a session, a log record, a buffered change or a page.
 //!
-//! Invariant: strings of at most [`Value::INLINE`] bytes lie in the struct itself, longer ones in a
-//! shared allocation that is never written again. So a clone costs a copy of 24 bytes or a
-//! reference count, and a short value such as a balance needs no allocation.
+//! Invariant: strings of at most [`Value::INLINE`] bytes are in the struct itself, longer ones in a shared allocation
+//! that is never written again. So a clone costs a copy of 24 bytes or a reference count, and a short value such as a
+//! balance needs no allocation.
 //!
 //! ```
 //! use pleach_beatree::Value;
@@ -35,17 +35,17 @@ impl Value {
     /// Bytes of the longest string that needs no allocation.
     pub const INLINE: usize = 22;
 
-    /// Bytes that this value holds outside of its own struct. Clones share them.
+    /// Heap bytes of this value. Clones share them.
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
             Repr::Inline { .. } => 0,
-            // Two reference counts lie before the bytes.
+            // Two reference counts are before the bytes.
             Repr::Shared(bytes) => bytes.len() + 2 * size_of::<usize>(),
         }
     }
 
-    /// A string of at most [`Self::INLINE`] bytes. It is put together in words that are those of the struct, so that
-    /// who moves it soon reads each of them as it was written, and does not wait for the memory.
+    /// A string of at most [`Self::INLINE`] bytes, written in whole words of the struct: a move soon after reads each
+    /// word as it was written, without a store-forwarding stall.
     #[inline]
     fn inline(from: &[u8]) -> Self {
         let [first, second, third] = words(from);
@@ -64,7 +64,7 @@ impl Value {
 fn words(from: &[u8]) -> [u64; 3] {
     let len = from.len();
     let word = |at: usize| u64::from_le_bytes(from[at..at + 8].try_into().expect("8 bytes"));
-    // The last word is loaded with the bytes before it, and these are shifted out; with none left it is 0.
+    // The last word is loaded with the bytes before it, which are shifted out; with none left it is 0.
     let last = |at: usize| {
         #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
         let before = 8 * (8 - (len - at)) as u32;
@@ -99,7 +99,7 @@ impl Default for Value {
     }
 }
 
-/// The counts of a shared allocation lie before the bytes, so that those of a `Vec` or a `Box` are copied into it; an
+/// A shared allocation begins with its counts, so that the bytes of a `Vec` or a `Box` are copied into it; an
 /// `Arc<[u8]>` is taken as it is.
 macro_rules! from_bytes {
     ($([$($of:tt)*] $from:ty,)*) => {$(

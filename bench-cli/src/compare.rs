@@ -19,7 +19,7 @@ use crate::{report, signals};
 /// How large the workloads are.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Size {
-    /// Under a minute: does it run?
+    /// Under a minute: whether all engines run
     Smallest,
     /// Some minutes with the engines of a plain build, three quarters of an hour with all
     Quick,

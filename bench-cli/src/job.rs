@@ -21,7 +21,7 @@ pub struct Job {
     pub kind: EngineKind,
     /// Its folder: empty, or with the database of a stage or a run before.
     pub folder: PathBuf,
-    /// Is it the first engine, which decides for all?
+    /// True for the first engine, which decides for all.
     pub first: bool,
     /// Numbers that it has decided, such as that of batches until memory is steady.
     pub decided: BTreeMap<String, u64>,

@@ -64,14 +64,14 @@ pub enum ChildMessage {
 pub struct Check {
     pub name: String,
     pub value: String,
-    /// Is it a root? Then only engines whose roots are those of the same pairs have to agree.
+    /// True for a root. Then only engines with the same kind of root have to agree.
     pub is_root: bool,
 }
 
 /// What the parent tells a child that has asked for a turn.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ParentMessage {
-    /// Do this many turns.
+    /// Run this many turns.
     Go(u64),
     /// Come to an end: what was measured counts.
     Stop,
@@ -83,7 +83,7 @@ pub struct JobContext {
     pub flags: Flags,
     pub stage: JobStage,
     pub folder: PathBuf,
-    /// Is it the first engine?
+    /// True for the first engine.
     pub first: bool,
     decided: BTreeMap<String, u64>,
     /// Turns that are left before it has to ask.
@@ -125,17 +125,18 @@ impl JobContext {
         Ok(true)
     }
 
-    /// Will the next turn be another engine's? Then whatever goes on in the background has to end first.
+    /// True when the next turn is another engine's: work in the background has to end first.
     pub const fn is_turn_ending(&self) -> bool {
         self.turns == 0
     }
 
-    /// May this engine say that enough was measured? The first one may, at the end of a turn, so that all do the same.
+    /// True when this engine can say that enough was measured: the first one, at the end of a turn, so that all run the
+    /// same turns.
     pub const fn can_decide(&self) -> bool {
         self.first && (self.turns == 0 || self.turns > u64::MAX / 2)
     }
 
-    /// Was it told to come to an end?
+    /// True when the engine was told to stop.
     pub const fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -248,7 +249,7 @@ impl JobContext {
         name.into()
     }
 
-    /// Is there a loaded database that was made with these parameters? If not, the place for one is empty.
+    /// True when there is a loaded database that was made with these parameters. If not, its folder is empty.
     pub fn find_loaded(&self, parameters: &Value) -> Result<bool> {
         let file = self.beside(".json");
         let text = match std::fs::read_to_string(&file) {

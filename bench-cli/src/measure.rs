@@ -39,7 +39,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Is more of it better? None where no ratio of two engines is worth anything.
+    /// True when a larger figure is better. `None` where the ratio of two engines means nothing.
     pub const fn more_is_better(self) -> Option<bool> {
         match self {
             Self::PerSecond => Some(true),
@@ -79,7 +79,7 @@ pub struct Figure {
     pub tail: Option<Tail>,
     /// How many numbers it is the median of.
     pub samples: u64,
-    /// Does it depend on when a commit is durable? Then engines of other durability have no ratio to it.
+    /// True when the figure depends on when a commit is durable: engines of other durability have no ratio to it.
     #[serde(default)]
     pub commits: bool,
 }

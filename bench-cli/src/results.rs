@@ -60,7 +60,7 @@ pub struct Document {
     pub seed: u64,
     pub cache_mib: u64,
     pub durability: String,
-    /// Has a signal cut it short?
+    /// True when a signal has cut the run short.
     pub interrupted: bool,
     pub runs: Vec<EngineRun>,
     pub notes: Vec<String>,

@@ -29,7 +29,7 @@ const PARENT: &str = "NOMT_BENCH_PARENT";
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
 static STATE: Mutex<SignalState> =
     Mutex::new(SignalState { children: Vec::new(), folders: Vec::new() });
-/// Was this child asked to stop?
+/// Set when this child is asked to stop.
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 struct SignalState {
@@ -166,7 +166,7 @@ fn end_with_parent() -> Result<()> {
     }
 }
 
-/// Was this child asked to stop?
+/// True when this child was asked to stop.
 pub fn is_stop_requested() -> bool {
     ASKED.get().is_some_and(|asked| asked.load(Ordering::Acquire))
 }

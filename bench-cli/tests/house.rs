@@ -159,3 +159,33 @@ fn paths_are_understood() {
         ["crate::a::X", "crate::a::Y", "super::b", "super::c::Z", "super::c::d::W", "self::e::g"];
     assert_eq!(found, own);
 }
+
+/// Each crate has an `Error` of its own, several compile their README, and a rank is held in debug builds only.
+const MANY: [&str; 3] = ["Error", "Readme", "HeldRank"];
+
+#[test]
+fn at_most_two_types_share_a_name_and_these_are_of_two_crates() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let mut owners: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for krate in CRATES {
+        let mut all = BTreeMap::new();
+        read_modules(&workspace.join(krate).join("src"), &ModulePath::new(), &mut all);
+        for line in all.values().flat_map(|code| code.lines()) {
+            let kinds = ["struct ", "enum ", "trait ", "union "];
+            let Some((before, name)) = kinds.iter().find_map(|kind| line.split_once(kind)) else {
+                continue;
+            };
+            let name =
+                name.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+            if before.trim().is_empty() || before.trim_start().starts_with("pub") {
+                owners.entry(name.to_owned()).or_default().push(krate);
+            }
+        }
+    }
+    assert!(owners.len() > 500, "{} names", owners.len());
+    owners.retain(|name, crates| {
+        let is_shared = crates.len() > 2 || (crates.len() == 2 && crates[0] == crates[1]);
+        is_shared && !name.is_empty() && !MANY.contains(&&**name)
+    });
+    assert!(owners.is_empty(), "types that share a name: {owners:?}");
+}

@@ -172,7 +172,7 @@ fn lines(folder: &Path, part: &dyn Fn(&str) -> Option<&str>) -> String {
     all
 }
 
-/// Is there a path that begins with this crate, or an import of it?
+/// True when a path begins with this crate, or an import names it.
 fn names(source: &str, name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
     source.match_indices(name).any(|(at, _)| {

@@ -50,7 +50,7 @@ extern "C" {
 /* Advice that has no number: `advice_text` says it. */
 #define PLEACH_ADVICE_OTHER 0
 
-/* Do it again as it is. */
+/* The call can be repeated as it is. */
 #define PLEACH_RETRY 1
 
 /* Free space on the device and do it again. */

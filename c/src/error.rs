@@ -24,7 +24,7 @@ pub const PLEACH_UNKNOWN: u32 = 1;
 
 /// Advice that has no number: `advice_text` says it.
 pub const PLEACH_ADVICE_OTHER: u32 = 0;
-/// Do it again as it is.
+/// The call can be repeated as it is.
 pub const PLEACH_RETRY: u32 = 1;
 /// Free space on the device and do it again.
 pub const PLEACH_FREE_SPACE: u32 = 2;

@@ -18,7 +18,7 @@ pub(crate) struct CliError {
     pub(crate) text: String,
     /// The engine's number for it ([`pleach::Error::code`]).
     pub(crate) code: Option<u16>,
-    /// Has standard output a document already?
+    /// True when a document was written to standard output already.
     pub(crate) is_after_document: bool,
 }
 

@@ -41,7 +41,7 @@ fn start(folder: &Path) -> Workload {
     Workload(child.expect("nomt-bench starts"))
 }
 
-/// Reads a state as a whole; was it readable to its end?
+/// Reads a state as a whole. True when it was readable to its end.
 fn read_all(reader: &Db, commit: u64) -> bool {
     let read = || -> Result<(), Error> {
         let session = reader.at(commit)?;

@@ -102,7 +102,7 @@ fn push(folder: &mut Folder, pages: &[Vec<Input>]) {
     }
 }
 
-/// Copies terminals and siblings, as a writer of witnesses does.
+/// Copies terminals and siblings, as an encoder of witnesses does.
 fn emit(folder: &Folder, terminals: &mut Vec<u8>, siblings: &mut Vec<Node>) {
     terminals.clear();
     siblings.clear();

@@ -1,5 +1,4 @@
-//! A hint to the processor. (Reading pages before they are needed is another matter, and no
-//! business of this crate.)
+//! A hint to the processor. (Reading pages before they are needed is the engine's prefetch.)
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "the prefetch instruction is an intrinsic")
@@ -9,8 +8,7 @@
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Tells the processor that these values will be read soon, so that their cache lines are on their
-/// way when they are. Does nothing on processors without such an instruction.
+/// Prefetches the cache lines of values that will be read soon. Does nothing on processors without such an instruction.
 ///
 /// ```
 /// let keys = vec![[0u8; 32]; 100];

@@ -1,8 +1,7 @@
 //! The hash functions of the commitment.
 //!
-//! A [`Hasher`] has a call for one message and calls for many messages of the same form: hashing
-//! one 64-byte message at a time leaves most of a SIMD unit idle. The batch calls give, output by
-//! output, what the single call gives.
+//! A [`Hasher`] has a call for one message and calls for many messages of the same form: hashing one 64-byte message at
+//! a time leaves most of a SIMD unit idle. Each output of a batch call equals that of the single call.
 //!
 //! ```
 //! use pleach_core::Hasher;
@@ -49,7 +48,7 @@ impl Hasher {
         hash_short_many: None,
     };
 
-    /// Those of this crate.
+    /// The hashers of this crate.
     const OWN: &[Self] = &[
         Self::BLAKE3,
         #[cfg(feature = "sha2")]
@@ -59,12 +58,12 @@ impl Hasher {
     /// The number of every hasher that an application makes.
     pub const APPLICATION: u8 = 255;
 
-    /// The one of this crate with this number.
+    /// This crate's hasher with this number.
     pub fn of_id(id: u8) -> Option<Self> {
         Self::OWN.iter().find(|own| own.id == id).copied()
     }
 
-    /// The one of this crate with this name.
+    /// This crate's hasher with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::OWN.iter().find(|own| own.name == name).copied()
     }
@@ -83,7 +82,7 @@ impl Hasher {
         Self { id: Self::APPLICATION, name, hash, hash64_many: None, hash_short_many: None }
     }
 
-    /// With a function that hashes many 64-byte messages at once; it gets as many outputs as messages.
+    /// The hasher with a function that hashes many 64-byte messages at once; it gets as many outputs as messages.
     ///
     /// # Panics
     /// When this is not an application's hasher.
@@ -98,7 +97,7 @@ impl Hasher {
         self.id
     }
 
-    /// Name for messages and reports; it tells an application's hashers apart.
+    /// Name for messages and reports; it distinguishes an application's hashers.
     pub const fn name(self) -> &'static str {
         self.name
     }
@@ -135,7 +134,7 @@ impl Hasher {
     /// only one).
     ///
     /// # Panics
-    /// When the stride is another, the slices' lengths do not fit or a message has more or fewer blocks.
+    /// When the stride is invalid, the slices' lengths do not fit or a message has another number of blocks.
     pub fn hash_short_many(
         self,
         messages: &[u8],
@@ -182,7 +181,7 @@ impl Default for Hasher {
     }
 }
 
-/// Keyed BLAKE3 of a message of any length; the key tells one use of it from all others.
+/// Keyed BLAKE3 of a message of any length; each key makes a separate function.
 pub fn keyed_blake3(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
     *blake3::keyed_hash(key, message).as_bytes()
 }
@@ -192,12 +191,12 @@ pub fn keyed_blake3(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
 pub struct KeyedBlake3(blake3::Hasher);
 
 impl KeyedBlake3 {
-    /// Nothing is hashed yet.
+    /// A hasher without input.
     pub fn new(key: &[u8; 32]) -> Self {
         Self(blake3::Hasher::new_keyed(key))
     }
 
-    /// The next piece.
+    /// Adds the next piece.
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }

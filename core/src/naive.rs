@@ -31,8 +31,8 @@ use crate::{
     prefix::Prefix,
     proof::{
         Access, MultiProof, Op, PathProof, ProofKind, Terminal, Witness,
-        encoding::{SectionSizes, header},
         terminal::terminal_encode,
+        wire::{SectionSizes, header},
     },
 };
 
@@ -139,7 +139,7 @@ impl NaiveTrie {
         self.change_of(hasher, to, &keys, first, last)
     }
 
-    /// The same with these keys opened, whatever changed: a lie, if they are other keys than that.
+    /// The same with these keys opened, whichever changed: a false proof, if they are not the changed ones.
     ///
     /// # Panics
     /// When it is too large for the format, or there are no keys.
@@ -285,17 +285,16 @@ fn terminal(pairs: &[Pair], prefix: &Prefix) -> Terminal {
     }
 }
 
-/// What a change proof holds.
+/// The two sides of a change proof.
 #[derive(Default)]
 struct BothSides {
     terminals: [Vec<Terminal>; 2],
     siblings: Vec<Node>,
-    /// For each pair of siblings outside of the range: do they differ?
+    /// For each pair of siblings outside of the range: true when they differ.
     flags: Vec<bool>,
 }
 
-/// Opens the paths to `keys` (at least one) below `prefix` in two sets; a set whose terminal is
-/// above is gone.
+/// Opens the paths to `keys` (at least one) below `prefix` in two sets; `None` for a set whose terminal is above.
 fn open_both(
     hasher: Hasher,
     sides: &[Option<Vec<Pair>>; 2],

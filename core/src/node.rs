@@ -30,7 +30,7 @@ use crate::hasher::Hasher;
 /// Plain bytes, since callers bring them: usually the hash of the name of an entry.
 pub type Key = [u8; 32];
 
-/// Does key `a` come before key `b`? Usually the first eight bytes decide, without a call.
+/// True when key `a` comes before key `b`. Usually the first eight bytes decide, without a call.
 #[doc(hidden)]
 #[inline]
 pub fn precedes(a: &Key, b: &Key) -> bool {
@@ -62,13 +62,13 @@ macro_rules! bytes32 {
                 Self(bytes)
             }
 
-            /// Its bytes.
+            /// The bytes.
             #[inline]
             pub const fn as_bytes(&self) -> &[u8; 32] {
                 &self.0
             }
 
-            /// Its bytes, copied.
+            /// The bytes, copied.
             #[inline]
             pub const fn to_bytes(self) -> [u8; 32] {
                 self.0
@@ -121,7 +121,7 @@ macro_rules! bytes32 {
             }
         }
 
-        /// As [`fmt::Display`] writes it, with the type's name around it.
+        /// The text of [`fmt::Display`] in the type's name.
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, concat!(stringify!($name), "({})"), self)
@@ -225,7 +225,7 @@ pub fn leaf(hasher: Hasher, key: &Key, value_hash: &ValueHash) -> Node {
     tag_leaf(hasher.hash64(&leaf_preimage(key, value_hash)))
 }
 
-/// What combining two finished subtries gives, before any hashing.
+/// The result of combining two finished subtries, before any hashing.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combination {

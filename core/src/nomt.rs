@@ -1,10 +1,10 @@
 //! Path proofs, multiproofs and witnesses as the crate `nomt-core` has them, and back (feature
 //! `nomt`).
 //!
-//! Roots are the same, so a proof of one is a proof of the other; only order and form differ.
-//! Conversions check form, not truth: what comes out has to be verified like what went in. They
-//! work on proofs to be encoded ([`PathProof::decode`](crate::proof::PathProof::decode) and its
-//! like give them from bytes). What the other side cannot express is a [`ConvertError`].
+//! Roots are the same, so a proof of one is a proof of the other; only order and form differ. Conversions check form,
+//! not truth: a converted proof has to be verified like the original. They work on proofs to be encoded
+//! ([`PathProof::decode`](crate::proof::PathProof::decode) and its like make them from bytes). A proof that the other
+//! side cannot express is a [`ConvertError`].
 //!
 //! * A multiproof without paths has no counterpart: the verifier of `nomt-core` panics on it.
 //! * A `nomt-core` witness has a path with all siblings for each terminal; ours has each node once,
@@ -133,7 +133,7 @@ pub fn multi_to_nomt(ours: &MultiProof) -> Result<TheirMulti, ConvertError> {
     if paths.is_empty() {
         return Err(ConvertError::Empty);
     }
-    // Theirs are in pre-order of the paths that they are beside: the order of prefixes.
+    // Theirs are in pre-order of the paths beside them: the order of prefixes.
     siblings.sort_by_key(|(climbing, _)| *climbing);
     Ok(TheirMulti { paths, siblings: siblings.iter().map(|(_, node)| node.to_bytes()).collect() })
 }
@@ -277,7 +277,7 @@ fn join(paths: &[PathProof]) -> Result<MultiProof, ConvertError> {
     Ok(MultiProof { terminals, siblings })
 }
 
-/// What climbs beside each sibling, in our order.
+/// The prefix that climbs past each sibling, in our order.
 fn climbing(terminals: &[Terminal]) -> Result<Vec<Prefix>, ConvertError> {
     for terminal in terminals {
         if terminal.depth() > MAX_DEPTH {
@@ -296,7 +296,7 @@ fn climbing(terminals: &[Terminal]) -> Result<Vec<Prefix>, ConvertError> {
     Ok(slots(forks.into_iter()).map(|slot| slot.climbing()).collect())
 }
 
-/// Our siblings, each with what climbs beside it.
+/// Our siblings, each with the prefix that climbs past it.
 fn placed(ours: &MultiProof) -> Result<Vec<(Prefix, Node)>, ConvertError> {
     let places = climbing(&ours.terminals)?;
     let (expected, found) = (places.len(), ours.siblings.len());

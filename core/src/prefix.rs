@@ -75,13 +75,13 @@ impl Prefix {
         key
     }
 
-    /// Is `key` below this prefix?
+    /// True when `key` is below this prefix.
     #[inline]
     pub fn covers(&self, key: &Key) -> bool {
         common_len(&self.bits, key) >= self.len
     }
 
-    /// Is `other` this prefix, or below it?
+    /// True when `other` is this prefix, or below it.
     #[inline]
     pub fn contains(&self, other: &Self) -> bool {
         other.len >= self.len && self.covers(&other.bits)
@@ -137,7 +137,7 @@ impl Prefix {
         Some(other)
     }
 
-    /// Is the last bit 1? `false` for the root.
+    /// True when the last bit is 1; false for the root.
     pub fn is_right(&self) -> bool {
         self.len > 0 && bit(&self.bits, self.len - 1)
     }

@@ -1,4 +1,4 @@
-//! Searching sorted things that are spread evenly: from a guess outwards.
+//! Searching sorted lists with an even spread, outwards from a guess.
 //!
 //! Hashed keys are about where their leading bits say. A search that begins there reads one or two
 //! cache lines; a binary search reads a new one at almost every step.
@@ -19,7 +19,7 @@ pub fn lower_bound_bits(bits: u32, count: usize, less: impl Fn(usize) -> bool) -
     lower_bound_near(guess(bits, count), count, less)
 }
 
-/// The index, among `count` sorted things, where one with these leading bits is expected.
+/// The index, among `count` sorted items, where one with these leading bits is expected.
 #[inline]
 pub fn guess(bits: u32, count: usize) -> usize {
     // Fewer than 2^32 things: the result is less than their number.

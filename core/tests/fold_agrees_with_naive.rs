@@ -1,5 +1,5 @@
-//! Folds of pages and regions, and of the root over them, give the root and the witness, byte by byte, that the slow trie
-//! gives.
+//! Folds of pages and regions, and of the root over them, give the same root and witness, byte by byte, as the naive
+//! trie.
 #![cfg(feature = "naive")]
 
 mod common;
@@ -21,7 +21,7 @@ use pleach_core::{
     node,
     proof::{
         Access, Op, ProofKind,
-        encoding::{SectionSizes, header, op_encode_placed, op_not_first, terminal_encode},
+        wire::{SectionSizes, header, op_encode_placed, op_not_first, terminal_encode},
         witness,
     },
     tree::Tiling,
@@ -124,7 +124,7 @@ fn op_of(hasher: Hasher, case: &Case, key: &Key) -> Op {
     Op { key: *key, access }
 }
 
-/// The nodes of the view; those of some parts, as those that an overlay has changed, are others in the tiling.
+/// The nodes of the view; some parts, such as those that an overlay has changed, differ from the tiling.
 struct Parts<'a> {
     case: &'a Case,
     hasher: Hasher,
@@ -141,7 +141,7 @@ impl<'a> Parts<'a> {
         Self { case, hasher, own, tiling }
     }
 
-    /// Folds those that are accessed, by `accessed`, and those that are not in the tiling as they are.
+    /// Folds the parts that are accessed, by `accessed`, and those that differ from the tiling.
     fn fold(
         &self,
         folder: &mut Folder,
@@ -175,7 +175,7 @@ fn in_view(hasher: Hasher, case: &Case, at: &Prefix) -> Node {
     naive(hasher, &case.pairs_below(at)).node(hasher, at)
 }
 
-/// What came of a fold; its operations begin at `first_op`.
+/// The result of a fold; its operations begin at `first_op`.
 fn touched(
     (folder, end): (&Folder, usize),
     at: Prefix,
@@ -247,7 +247,7 @@ fn fold_regions(case: &Case, folder: &mut Folder, ops: &mut Vec<u8>) -> Vec<Touc
     results
 }
 
-/// Says which leaves those are that were given by their node.
+/// Resolves the leaves that were given by their node.
 fn name_leaves(case: &Case, folder: &mut Folder) {
     let hasher = folder.hasher();
     let named = folder.name_leaves(|at| {
@@ -288,7 +288,7 @@ fn fold_root(
     regions.first().map(|first| touched((folder, end), Prefix::ROOT, first.first_op, fragment))
 }
 
-/// The new lines make of the tiling that of the nodes after the batch.
+/// The new lines make the tiling that of the nodes after the batch.
 fn check_lines(
     hasher: Hasher,
     case: &Case,

@@ -8,9 +8,9 @@ use pleach_core::{
     Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
     naive::NaiveTrie,
     proof::{
-        Access, BuildError, DecodeError, NamespaceRoots, Op, ProofKind, block,
-        encoding::{self, SectionSizes},
-        namespace, path, roots,
+        Access, BuildError, DecodeError, NamespaceRoots, Op, ProofKind, block, namespace, path,
+        roots,
+        wire::{self, SectionSizes},
     },
 };
 
@@ -36,7 +36,7 @@ fn framed(kind: ProofKind, ns: u32, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
         op_bytes: count(inner.len()),
         ..SectionSizes::default()
     };
-    [&encoding::header(BLAKE3, kind, &sizes), outer, &inner].concat()
+    [&wire::header(BLAKE3, kind, &sizes), outer, &inner].concat()
 }
 
 fn outer(accesses: &[(u8, Access)]) -> Vec<u8> {

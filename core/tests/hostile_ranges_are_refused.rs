@@ -9,10 +9,9 @@ use pleach_core::{
     naive::NaiveTrie,
     node::{combine, leaf},
     proof::{
-        ChangeLookup, DecodeError, MultiProof, ProofKind, Terminal, change,
-        encoding::terminal_encode,
-        encoding::{self, SectionSizes},
-        multi, range,
+        ChangeLookup, DecodeError, MultiProof, ProofKind, Terminal, change, multi, range,
+        wire::terminal_encode,
+        wire::{self, SectionSizes},
     },
 };
 
@@ -79,7 +78,7 @@ fn change_of(sides: [&[Terminal]; 2], flags: &[u8], siblings: &[Node]) -> Vec<u8
         terminal_bytes: count(before.len()),
         op_bytes: count(after.len() + flags.len()),
     };
-    let header = encoding::header(BLAKE3, ProofKind::Change, &sizes);
+    let header = wire::header(BLAKE3, ProofKind::Change, &sizes);
     [&header, &before[..], &after, flags, Node::bytes_of(siblings)].concat()
 }
 
@@ -193,7 +192,7 @@ fn the_smallest_sets_and_the_largest_range() {
     let (none, one) = (NaiveTrie::new(), set(&[0x12]));
     let (first, last) = &ALL;
     let bytes = none.range(BLAKE3, first, last);
-    assert_eq!(bytes.len(), encoding::HEADER_LEN + 2);
+    assert_eq!(bytes.len(), wire::HEADER_LEN + 2);
     let verified = range::verify(BLAKE3, &bytes, &TERMINATOR, first, last).unwrap();
     assert_eq!(verified.pairs().count(), 0);
     assert_eq!(verified.get(&key(7)), Lookup::Absent);

@@ -8,9 +8,9 @@ use pleach_core::{
     Hasher, Lookup, Node, Prefix, TERMINATOR, VerifyError,
     naive::NaiveTrie,
     proof::{
-        Access, DecodeError, MultiProof, Op, PathProof, ProofKind, Terminal, Witness,
-        encoding::{self, SectionSizes},
-        multi, path, witness,
+        Access, DecodeError, MultiProof, Op, PathProof, ProofKind, Terminal, Witness, multi, path,
+        wire::{self, SectionSizes},
+        witness,
     },
 };
 
@@ -48,7 +48,7 @@ fn raw(count: u32, terminals: &[u8], siblings: u32) -> Vec<u8> {
         terminal_bytes: u32::try_from(terminals.len()).unwrap(),
         ..SectionSizes::default()
     };
-    let mut bytes = encoding::header(BLAKE3, ProofKind::Multi, &sizes).to_vec();
+    let mut bytes = wire::header(BLAKE3, ProofKind::Multi, &sizes).to_vec();
     bytes.extend_from_slice(terminals);
     bytes.resize(bytes.len() + 32 * siblings as usize, 3);
     bytes
@@ -200,11 +200,11 @@ fn operations_out_of_order_scope_or_form() {
     let verdict = |ops: &[(Op, usize, bool)], encoded_as: usize| {
         let mut bytes = Vec::new();
         for (op, terminal, first) in ops {
-            pleach_core::proof::encoding::op_encode(&mut bytes, op, &terminals[*terminal], *first);
+            pleach_core::proof::wire::op_encode(&mut bytes, op, &terminals[*terminal], *first);
         }
         let mut section = Vec::new();
         for terminal in &terminals {
-            pleach_core::proof::encoding::terminal_encode(&mut section, terminal);
+            pleach_core::proof::wire::terminal_encode(&mut section, terminal);
         }
         let sizes = SectionSizes {
             terminals: 2,
@@ -213,7 +213,7 @@ fn operations_out_of_order_scope_or_form() {
             terminal_bytes: u32::try_from(section.len()).unwrap(),
             op_bytes: u32::try_from(bytes.len()).unwrap(),
         };
-        let mut all = encoding::header(BLAKE3, ProofKind::Witness, &sizes).to_vec();
+        let mut all = wire::header(BLAKE3, ProofKind::Witness, &sizes).to_vec();
         all.extend(section);
         all.extend(bytes);
         witness::verify(BLAKE3, &all, &root).map(|v| *v.new_root())
@@ -235,7 +235,7 @@ fn operations_out_of_order_scope_or_form() {
 #[test]
 fn an_empty_batch_changes_nothing_and_says_nothing() {
     let bytes = Witness::default().encode(BLAKE3).unwrap();
-    assert_eq!(bytes.len(), encoding::HEADER_LEN);
+    assert_eq!(bytes.len(), wire::HEADER_LEN);
     let verified = witness::verify(BLAKE3, &bytes, &ROOT).unwrap();
     assert_eq!((verified.prev_root(), verified.new_root()), (&ROOT, &ROOT));
     assert_eq!(verified.get(&[0; 32]), Lookup::OutOfScope);

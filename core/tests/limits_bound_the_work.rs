@@ -64,7 +64,7 @@ fn needed(verify: Verifier, bytes: &[u8], root: &Node) -> Option<u64> {
     }
 }
 
-/// Refused one below what is needed, without a hash; at it, the same as without limits.
+/// Refused one below the need, without a hash; at the need, the same as without limits.
 fn limits_hold(verify: Verifier, bytes: &[u8], root: &Node) -> u64 {
     let (free, took) = counted(|| verify(bytes, root, &Limits::UNLIMITED));
     let Some(needed) = needed(verify, bytes, root) else {

@@ -266,7 +266,7 @@ fn from_nothing() -> Vec<u8> {
     )
 }
 
-/// A block: what it did, in each form that there is, and the state after it.
+/// A block with each form of effects on a namespace, and the state after it.
 fn a_block(rng: &mut ChaCha8Rng, tries: &Tries) -> (Vec<u8>, Tries) {
     let mut after = tries.clone();
     let mut parts: BTreeMap<u8, Option<Vec<u8>>> = BTreeMap::new();

@@ -15,8 +15,8 @@ use pleach_core::{
     Hasher, Key, Node, TERMINATOR,
     naive::{self, NaiveTrie},
     proof::{
-        NamespaceRoots, ProofKind, block, change, encoding, encoding::SectionSizes, multi,
-        namespace, path, range, witness,
+        NamespaceRoots, ProofKind, block, change, multi, namespace, path, range, wire,
+        wire::SectionSizes, witness,
     },
 };
 
@@ -188,7 +188,7 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
             terminal_bytes: u32::try_from(section.len()).unwrap(),
             ..SectionSizes::default()
         };
-        let mut bytes = encoding::header(BLAKE3, ProofKind::Multi, &sizes).to_vec();
+        let mut bytes = wire::header(BLAKE3, ProofKind::Multi, &sizes).to_vec();
         bytes.extend_from_slice(&section);
         bounded(&bytes, |bytes| assert!(multi::verify(BLAKE3, bytes, &root).is_err()));
         bytes[5] = ProofKind::Range as u8;
@@ -197,7 +197,7 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
             assert!(verdict.is_err());
         });
         let sizes = SectionSizes { ops: claimed, op_bytes: sizes.terminal_bytes, ..sizes };
-        let mut bytes = encoding::header(BLAKE3, ProofKind::Change, &sizes).to_vec();
+        let mut bytes = wire::header(BLAKE3, ProofKind::Change, &sizes).to_vec();
         (0..2).for_each(|_| bytes.extend_from_slice(&section));
         bounded(&bytes, |bytes| {
             let verdict = change::verify(BLAKE3, bytes, &root, &root, &[0; 32], &[0xff; 32]);

@@ -187,7 +187,7 @@ fn scan(db: &Db, accounts: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Iterations over pages that are cached: as loaded, and under changes that pend.
+/// Iterations over pages that are cached: as loaded, and under buffered changes.
 fn cached_scans(folder: &Path, accounts: u64) -> Result<(), Failure> {
     let db = open(folder)?;
     db.session(SessionOptions::new())?.read_many(&(0..accounts).map(key).collect::<Vec<_>>())?;

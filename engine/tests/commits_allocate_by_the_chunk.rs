@@ -70,15 +70,15 @@ fn a_commit_does_not_allocate_by_the_key() {
     }
     db.pause_background();
     let (small, large) = (allocations(&db, 2048, 15), allocations(&db, 8192, 16));
-    // Pages that had no pending changes get room for some, and treelets go to pages that were
-    // moved: both are rare by now. 96 chunks more, at five allocations each, are what is left.
+    // Pages that had no buffered changes get room for some, and treelets go to pages that were moved: both are rare by
+    // now. 96 chunks more, at five allocations each, are what is left.
     let more = large.saturating_sub(small);
     assert!(more < 6144 / 10, "{small} allocations for 2,048 keys, {large} for 8,192");
     assert!(large < 1000, "{large} allocations for 8,192 keys");
     do_not_grow(&db);
 }
 
-/// Equal batches, each in a state in which nothing pends: as many allocations in late ones as in early ones.
+/// Equal batches, each in a state in which nothing is buffered: as many allocations in late ones as in early ones.
 fn do_not_grow(db: &Db) {
     let mut series = Vec::new();
     for round in 17..97 {

@@ -296,7 +296,7 @@ const DROPPED_HISTORY: Scenario = with_history(
     1,
 );
 
-/// A dropped trie of two regions is given up beside an image, and another comes in its place.
+/// A dropped trie of two regions is reclaimed beside an image, and another comes in its place.
 const PIECES: Scenario = Scenario {
     apart: true,
     ..steady(scenario(

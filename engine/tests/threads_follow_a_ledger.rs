@@ -82,7 +82,7 @@ impl Setup {
     }
 }
 
-/// What a namespace is known by: is it plain, and its root or digest.
+/// What a namespace is known by: whether it is plain, and its root or digest.
 type Name = (bool, [u8; 32]);
 
 #[derive(Default)]
@@ -134,7 +134,7 @@ fn names(roots: &Roots) -> BTreeMap<u8, Name> {
 
 enum Held {
     Session(Session, bool),
-    /// With its blob, where it is known; is it over an overlay?
+    /// Whether it is over an overlay; and its blob, where it is known.
     Block(Box<Block>, bool, Option<Vec<u8>>),
     Overlay(Overlay, Option<Vec<u8>>),
 }

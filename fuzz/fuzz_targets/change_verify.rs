@@ -5,7 +5,7 @@ use pleach_core::{
     Hasher, Node,
     proof::{
         MultiProof, ProofKind,
-        encoding::{self, terminal_encode},
+        wire::{self, terminal_encode},
     },
 };
 use pleach_fuzz::{Input, change_agrees};
@@ -37,14 +37,14 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         siblings.extend(after.siblings);
     }
     let count = |len: usize| u32::try_from(len).expect("small");
-    let sizes = encoding::SectionSizes {
+    let sizes = wire::SectionSizes {
         terminals: count(before.terminals.len()),
         ops: count(after.terminals.len()),
         siblings: count(siblings.len()),
         terminal_bytes: count(terminals.len()),
         op_bytes: count(ops.len()),
     };
-    let header = encoding::header(Hasher::BLAKE3, ProofKind::Change, &sizes);
+    let header = wire::header(Hasher::BLAKE3, ProofKind::Change, &sizes);
     let bytes = [&header, &terminals[..], &ops, Node::bytes_of(&siblings)].concat();
     change_agrees(&bytes, roots, range);
 });

@@ -21,7 +21,7 @@ const STEPS: usize = 8;
 /// One input.
 pub fn run(data: &[u8]) {
     let mut draw = Draw::new(data);
-    let mut world = World::new(&mut draw);
+    let mut world = CrashWorld::new(&mut draw);
     for round in 0..=CUTS as u64 {
         world.open(&mut draw, round);
         world.floor = world.newest();
@@ -82,7 +82,7 @@ impl Mark {
     }
 }
 
-struct World {
+struct CrashWorld {
     disk: SimDisk,
     setup: Setup,
     /// Absent only between a close or a cut and the next open.
@@ -98,7 +98,7 @@ struct World {
     most: u64,
 }
 
-impl World {
+impl CrashWorld {
     fn new(draw: &mut Draw<'_>) -> Self {
         let mut setup = Setup::draw(&mut draw.input);
         setup.durability = match draw.input.u8() % 6 {

@@ -10,7 +10,7 @@ use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, Prefix, VerifyError,
     naive::NaiveTrie,
     proof::{
-        Access, Op, ProofKind, Terminal, block, change, encoding, multi, namespace, path, range,
+        Access, Op, ProofKind, Terminal, block, change, multi, namespace, path, range, wire,
         witness,
     },
 };
@@ -263,13 +263,13 @@ pub fn through_agrees(bytes: &[u8], over_all: &Node) -> bool {
 pub fn framed(kind: ProofKind, ns: u8, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
     let inner = inner.concat();
     let count = |len: usize| u32::try_from(len).expect("small");
-    let sizes = encoding::SectionSizes {
+    let sizes = wire::SectionSizes {
         ops: ns.into(),
         terminal_bytes: count(outer.len()),
         op_bytes: count(inner.len()),
-        ..encoding::SectionSizes::default()
+        ..wire::SectionSizes::default()
     };
-    [&encoding::header(Hasher::BLAKE3, kind, &sizes), outer, &inner].concat()
+    [&wire::header(Hasher::BLAKE3, kind, &sizes), outer, &inner].concat()
 }
 
 /// Under a limit of the hashes that are announced the verdict is that without limits; with one

@@ -185,7 +185,7 @@ impl State {
         self.tries.contains_key(&namespace)
     }
 
-    /// Has it no pairs? False where there is none of that number.
+    /// True when the namespace has no pairs. False where there is no namespace of that number.
     pub fn is_bare(&self, namespace: u8) -> bool {
         self.tries.get(&namespace).is_some_and(|trie| trie.values.is_empty())
     }

@@ -150,7 +150,7 @@ struct Changed {
     renamed: Option<String>,
     bytes: Vec<u8>,
     unreadable: Option<u64>,
-    /// Does a change have a good checksum?
+    /// True when a change gets a valid checksum.
     forged: bool,
 }
 

@@ -9,7 +9,7 @@ use pleach_core::fold::{
 };
 use pleach_core::naive::NaiveTrie;
 use pleach_core::node::{NodeKind, kind, value_hash};
-use pleach_core::proof::encoding::terminal_encode;
+use pleach_core::proof::wire::terminal_encode;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR, ValueHash};
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn naive(pairs: &Pairs) -> NaiveTrie {
 /// Bits of the input that choose, again and again in other orders.
 struct Choices {
     bits: u64,
-    /// Does the folder settle now and then?
+    /// Whether the folder hashes now and then before the end ([`Folder::hash_so_far`]).
     settles: bool,
 }
 
@@ -254,7 +254,7 @@ struct Outcome {
     terminals: Vec<u8>,
     count: usize,
     siblings: Vec<Node>,
-    /// Of each access: is it the first that ends in its terminal?
+    /// For each access: whether it is the first that ends in its terminal.
     firsts: Vec<bool>,
     /// Of each access: the hash of what is put.
     puts: Vec<Option<ValueHash>>,

@@ -50,7 +50,8 @@ pub struct DeviceInfo {
     pub folder: String,
     /// "uring", "blocking" or "simulated".
     pub engine: &'static str,
-    /// Do transfers bypass the page cache (O_DIRECT)? Not in memory (tmpfs, ramfs), where there is nothing else.
+    /// True when transfers bypass the page cache (O_DIRECT). False in memory (tmpfs, ramfs), which has nothing but the
+    /// page cache.
     pub direct: bool,
     /// Why a fallback was taken; empty when none was.
     pub note: String,

@@ -88,14 +88,13 @@ pub enum IoError {
 }
 
 impl IoError {
-    /// Is this "no space left", "quota exceeded", or "file too large", for which a limit of the process or of the file
-    /// system stands?
+    /// True for "no space left", "quota exceeded" and "file too large", the limit of the process or of the file system.
     pub fn is_full(&self) -> bool {
         use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         matches!(self, Self::Os { kind: StorageFull | QuotaExceeded | FileTooLarge, .. })
     }
 
-    /// Does the system give no further thread or descriptor?
+    /// True when the system gives no further thread or descriptor.
     pub fn is_limit(&self) -> bool {
         // EMFILE and ENFILE have no kind of their own.
         matches!(self, Self::Os { code: 23 | 24, .. })
@@ -140,7 +139,7 @@ impl IoError {
         }
     }
 
-    /// Is this "no such file"?
+    /// True for "no such file".
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Os { kind: ErrorKind::NotFound, .. })
     }

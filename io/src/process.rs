@@ -49,7 +49,7 @@ impl ProcessTag {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Is it this process?
+    /// True for this process.
     #[inline]
     pub fn is_current(self) -> bool {
         self == Self::current()

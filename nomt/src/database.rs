@@ -60,12 +60,12 @@ impl<T: HashAlgorithm> Nomt<T> {
         self.db.root().to_bytes().into()
     }
 
-    /// Has the newest commit no key?
+    /// True when the newest commit has no key.
     pub fn is_empty(&self) -> bool {
         self.root().is_empty()
     }
 
-    /// Has a write failed? Then nothing is committed until the database is opened again.
+    /// True when a write has failed. Then nothing is committed until the database is opened again.
     pub fn is_poisoned(&self) -> bool {
         self.db.is_poisoned()
     }

@@ -80,7 +80,7 @@ impl KeyReadWrite {
         last.as_deref()
     }
 
-    /// Was the key written?
+    /// True when the key was written.
     pub fn is_write(&self) -> bool {
         !matches!(self, Self::Read(_))
     }
@@ -107,7 +107,7 @@ impl KeyReadWrite {
 pub struct Root([u8; 32]);
 
 impl Root {
-    /// Is it the root of a state without keys?
+    /// True for the root of a state without keys.
     pub fn is_empty(&self) -> bool {
         self.0 == trie::TERMINATOR
     }

@@ -49,7 +49,7 @@ impl std::fmt::Display for Metrics {
     }
 }
 
-/// May the process use `io_uring`? The engine uses threads where it may not.
+/// Whether the process may use `io_uring`. The engine uses threads where it may not.
 pub enum IoUringPermission {
     /// It may.
     Allowed,

@@ -44,7 +44,7 @@ impl Options {
         self.commit_concurrency = commit_concurrency;
     }
 
-    /// Are reads timed (default: false)? What the engine counts is counted in any case.
+    /// Whether reads are timed (default: false). What the engine counts is counted in any case.
     pub fn metrics(&mut self, metrics: bool) {
         self.metrics = metrics;
     }
@@ -58,7 +58,7 @@ impl Options {
     /// Has no meaning here: where a page lies does not depend on a seed.
     pub fn bitbox_seed(&mut self, _bitbox_seed: [u8; 16]) {}
 
-    /// Can commits be rolled back (default: false)? An open without it forgets what could be.
+    /// Whether commits can be rolled back (default: false). An open without it discards what could be rolled back.
     pub fn rollback(&mut self, rollback: bool) {
         self.rollback = rollback;
     }

@@ -11,7 +11,7 @@ use pleach_core::{nomt as convert, proof as ours};
 use crate::database::{Nomt, Shared};
 use crate::{HashAlgorithm, KeyReadWrite, Root, Value, Witness, proof::PathProof, trie::KeyPath};
 
-/// Does a session make a witness?
+/// Whether a session makes a witness.
 pub struct WitnessMode(bool);
 
 impl WitnessMode {
@@ -43,7 +43,7 @@ pub struct SessionParams {
 }
 
 impl SessionParams {
-    /// Does the session make a witness (default: no)?
+    /// Whether the session makes a witness (default: no).
     #[must_use]
     pub fn witness_mode(self, WitnessMode(witness): WitnessMode) -> Self {
         Self { witness, ..self }

@@ -243,7 +243,7 @@ impl<'a> Both<'a> {
         }
     }
 
-    /// Did a commit take place?
+    /// True when the commit took place.
     fn agree(&mut self, (original, ours): (anyhow::Result<()>, anyhow::Result<()>)) -> bool {
         assert_eq!(original.is_ok(), ours.is_ok(), "nomt: {original:?}, here: {ours:?}");
         *(if ours.is_ok() { &mut self.counts.commits } else { &mut self.counts.refused }) += 1;

@@ -37,7 +37,7 @@ impl BackupOptions {
         Self::default()
     }
 
-    /// Is every page of the backup read again, and hashed up to the roots of its newest commit?
+    /// Whether every page of the backup is read again, and hashed up to the roots of its newest commit.
     #[must_use]
     pub fn verify(mut self, verify: bool) -> Self {
         self.verify = verify;

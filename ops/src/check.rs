@@ -87,15 +87,15 @@ impl CheckOptions {
         self
     }
 
-    /// Are the values in the overflow file read and hashed (default)?
+    /// Whether the values in the overflow file are read and hashed (default: true).
     #[must_use]
     pub fn values(mut self, values: bool) -> Self {
         self.values = values;
         self
     }
 
-    /// Are the states of the history put back and hashed, too (default)? That takes memory for all that its commits have
-    /// replaced: about 200 bytes a change.
+    /// Whether the states of the history are restored and hashed, too (default: true). That takes memory for all that
+    /// its commits have replaced: about 200 bytes a change.
     #[must_use]
     pub fn past(mut self, past: bool) -> Self {
         self.past = past;

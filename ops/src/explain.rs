@@ -30,7 +30,7 @@ pub struct Explanation {
     pub page: Option<u64>,
     /// The commit of a change of the key that is not on the page yet.
     pub buffered: Option<u64>,
-    /// Does the key have a value?
+    /// True when the key has a value.
     pub present: bool,
     /// Depth of the terminal that proves it, and so the number of siblings of its proof; 0 in a plain namespace, which
     /// has no proofs.

@@ -43,7 +43,7 @@ impl OpenedDatabase {
         self.lock.as_ref().map(drop).map_err(|error| error.clone().into())
     }
 
-    /// May a process be writing to it?
+    /// True when a process may be writing to the database.
     pub(crate) fn is_live(&self) -> bool {
         self.lock.is_err()
     }
@@ -75,7 +75,7 @@ impl OpenedDatabase {
     }
 }
 
-/// Is there a database?
+/// Checks that there is a database.
 fn inspect(device: &Disk) -> Result<()> {
     if examine::inspect(device, false)? == DirectoryState::NoSuperblock {
         return Err(Error::MissingFile { file: superblock::FILE.to_owned() });

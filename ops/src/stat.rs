@@ -67,7 +67,7 @@ pub struct Stat {
     pub other_slot: core::result::Result<Superblock, SlotError>,
     /// Writable opens so far.
     pub incarnation: u32,
-    /// Has a process the database open for writing?
+    /// True when a process has the database open for writing.
     pub in_use: bool,
 }
 
@@ -175,7 +175,7 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
     })
 }
 
-/// Do some of the leaf pages fit the index?
+/// Checks that some of the leaf pages fit the index.
 fn sample(opened: &OpenedDatabase, recovered: &RecoveredState) -> Result<Option<Note>> {
     let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
     let step = recovered.leaf_pages.len().div_ceil(SAMPLE).max(1);

@@ -32,7 +32,7 @@ pub(crate) struct World {
     pub(crate) rng: ChaCha8Rng,
     /// By commit.
     pub(crate) states: BTreeMap<u64, State>,
-    /// Does it load namespaces? That ends the history.
+    /// Whether namespaces are loaded, which ends the history.
     pub(crate) loads: bool,
     history: u64,
     folders: u64,

@@ -1,20 +1,17 @@
 //! Read buffers of one page between two reads, each an allocation of its own.
 //!
-//! Whoever reads a leaf page or a branch page takes a buffer here, hands it to the device with the
-//! request and gives it back when the page was copied out ([`super::Cache::insert`] copies). The
-//! kernel does not know these buffers: memory that is registered with a ring is `pleach_io`'s
-//! `PagePool`.
+//! A reader of a leaf page or a branch page takes a buffer here, hands it to the device with the request and puts it
+//! back when the page was copied out ([`super::Cache::insert`] copies). The kernel does not know these buffers: memory
+//! that is registered with a ring is `pleach_io`'s `PagePool`.
 
 use pleach_io::{PAGE, PageBuf};
 
 use crate::recycle::{Recycle, RecyclePool};
 
-/// What a buffer of one aligned page takes: the allocator finds an aligned page only in twice its size
-/// (docs/decisions/0011).
+/// Bytes of a one-page buffer: the allocator finds an aligned page only in twice its size (docs/decisions/0011).
 const BUFFER_COST: usize = 2 * PAGE;
 
-/// Read buffers of one page. More may be taken than the pool keeps: they are fresh ones, and what is
-/// given back beyond the pool's limit is freed.
+/// Read buffers of one page. The pool allocates when it is empty, and frees what is put back beyond its limit.
 #[derive(Debug)]
 pub struct Buffers(RecyclePool<Buffer>);
 
@@ -38,14 +35,14 @@ impl Buffers {
         self.0.take().map_or_else(|| PageBuf::zeroed(1), |Buffer(buf)| buf)
     }
 
-    /// Takes a buffer back. One of another size is freed.
+    /// Puts a buffer back. One of another size is freed.
     pub fn put_back(&self, buf: PageBuf) {
         if buf.pages() == 1 {
             self.0.put_back(Buffer(buf));
         }
     }
 
-    /// Bytes that lie unused in the pool.
+    /// Bytes of unused buffers in the pool.
     pub fn bytes(&self) -> usize {
         self.0.bytes()
     }

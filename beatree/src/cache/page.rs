@@ -1,8 +1,7 @@
 //! A leaf page in memory with one byte of each key's hash beside it.
 //!
-//! A lookup compares eight of these bytes at a time and then, on average, one key; a binary search
-//! over the keys takes seven dependent comparisons. The hash mixes the whole key, because nothing
-//! says that keys differ in any particular byte.
+//! A lookup compares eight of these bytes at a time and then, on average, one key; a binary search over the keys takes
+//! seven dependent comparisons. The hash mixes the whole key, because keys need not differ in any particular byte.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use pleach_core::{Key, Node};
 use crate::treelet::{LEVELS, Treelet, TreeletNodes};
 use pleach_core::prefix::bits_after;
 
-/// Fingerprints in the allocation itself: pages of more cells have very short values.
+/// Fingerprints in the allocation itself. Pages with more cells have very short values.
 const NEAR: usize = 128;
 const WORD: usize = size_of::<u64>();
 /// Bytes of a cache line.
@@ -26,35 +25,32 @@ const LINE: usize = 64;
 /// with a deviation of two lines in the middle of a page.
 const FOLD_LINES: usize = 3;
 
-/// Bytes of a page's allocation: two reference counts, the struct, and the allocator's header with
-/// its rounding.
+/// Bytes of a page's allocation: two reference counts, the struct, and the allocator's header with rounding.
 pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() + 16;
 /// Bytes of a treelet's allocation.
 pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
 
-/// A validated leaf page, its fingerprints, and what is known of its nodes.
-///
-/// What a lookup reads first lies together at the front.
+/// A validated leaf page, its fingerprints, and its known nodes. What a lookup reads first is together at the front.
 #[repr(C)]
 pub struct CachedPage {
     near: [[u8; WORD]; NEAR / WORD],
     /// Number of cells.
     len: u16,
-    /// Where they lie.
+    /// Where the cells are.
     guess: CellGuess,
-    /// Was it folded since it was cached?
+    /// True when the page was folded since it was cached.
     folded: AtomicBool,
-    /// Has its treelet columns? For those who ask before the treelet's memory is near.
+    /// True when the treelet has columns; read without the treelet's memory.
     has_columns: AtomicBool,
-    /// What is known of its nodes, pending changes included.
+    /// Known nodes of the page, with its buffered changes applied.
     treelet: Mutex<Option<Box<Treelet>>>,
     page: Page,
-    /// All fingerprints, when there are more than `near` holds.
+    /// All fingerprints, when there are more than `near` has room for.
     far: Vec<[u8; WORD]>,
 }
 
 impl CachedPage {
-    /// A copy of `page`, in `carrier` if nobody else holds that.
+    /// A copy of `page`, in the memory of `carrier` if nobody else holds that.
     pub(super) fn fill(carrier: Option<Arc<Self>>, page: &Page) -> Arc<Self> {
         let mut carrier = carrier.unwrap_or_else(|| Arc::new(Self::empty()));
         if let Some(target) = Arc::get_mut(&mut carrier) {
@@ -111,14 +107,14 @@ impl CachedPage {
         LeafView::from_trusted(&self.page)
     }
 
-    /// The cell of a key.
+    /// Index of a key's cell.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<usize> {
         let view = self.view();
         self.candidates(key).find(|index| view.key(*index) == *key)
     }
 
-    /// Cells that may be a key's: those with its fingerprint.
+    /// Cells with the key's fingerprint.
     #[inline]
     fn candidates(&self, key: &Key) -> impl Iterator<Item = usize> + '_ {
         let len = usize::from(self.len);
@@ -142,8 +138,8 @@ impl CachedPage {
         self.find(key).map(|index| self.view().cell(index))
     }
 
-    /// Prefetches the memory that is read when the page leaves, and written when another takes over
-    /// its allocation.
+    /// Prefetches the memory that is read when the page is evicted, and written when another page reuses its
+    /// allocation.
     #[inline]
     pub(super) fn cpu_prefetch_front(&self) {
         cpu_prefetch(&self.near);
@@ -167,7 +163,7 @@ impl CachedPage {
         cpu_prefetch(&self.page[guess.cells()]);
     }
 
-    /// Searches for a key, as far as fingerprints tell, and prefetches the memory of that cell.
+    /// Searches for a key by fingerprints only, and prefetches the memory of the cell found.
     #[inline]
     pub fn cpu_prefetch_cell(&self, key: &Key) -> Option<usize> {
         let found = self.candidates(key).next();
@@ -181,7 +177,7 @@ impl CachedPage {
         found
     }
 
-    /// The value of a key, whose cell is probably `found` ([`Self::cpu_prefetch_cell`]).
+    /// The value of a key whose cell is probably `found` ([`Self::cpu_prefetch_cell`]).
     #[inline]
     pub fn get_near(&self, key: &Key, found: Option<usize>) -> Option<Cell<'_>> {
         let view = self.view();
@@ -207,12 +203,11 @@ impl CachedPage {
     /// Prefetches the memory where a fold begins.
     #[inline]
     pub fn cpu_prefetch_head(&self) {
-        // The header, and in the line before it what lies in front of the page.
+        // The header, and in the line before it the fields in front of the page.
         cpu_prefetch(&self.page[..2 * LINE]);
     }
 
-    /// Prefetches the memory that a fold reads around a key. What [`Self::cpu_prefetch_head`] fetches is
-    /// read here.
+    /// Prefetches the memory that a fold reads around a key. Reads what [`Self::cpu_prefetch_head`] fetches.
     #[inline]
     pub fn cpu_prefetch_key(&self, key: &Key) {
         self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
@@ -224,8 +219,7 @@ impl CachedPage {
         }
     }
 
-    /// Prefetches this many `lines` of keys on either side of where the key is expected, and half as
-    /// many of values.
+    /// Prefetches `lines` cache lines of keys on either side of the key's expected place, and half as many of values.
     #[inline]
     fn cpu_prefetch_around(&self, guess: CellGuess, key: &Key, lines: usize) {
         let [slot, suffix, value] = guess.offsets(key);
@@ -235,7 +229,7 @@ impl CachedPage {
         }
     }
 
-    /// Prefetches the memory of the treelet's nodes that will be written. The page's front is read here
+    /// Prefetches the memory of the treelet's nodes that will be written. Reads the page's front
     /// ([`Self::cpu_prefetch_head`]).
     #[inline]
     pub fn cpu_prefetch_nodes(&self, nodes: impl Iterator<Item = u8>) {
@@ -246,13 +240,13 @@ impl CachedPage {
         }
     }
 
-    /// Notes that the page is folded; was it before?
+    /// Marks the page as folded. True when it was folded before.
     #[inline]
     pub fn mark_folded(&self) -> bool {
         self.folded.load(Ordering::Relaxed) || self.folded.swap(true, Ordering::Relaxed)
     }
 
-    /// Shows what is known of the page's nodes in version `as_of`.
+    /// Calls `read` with the known nodes of the page in version `as_of`.
     pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<TreeletNodes<'_>>) -> T) -> T {
         let treelet = self.treelet.lock();
         let of_then = treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
@@ -268,8 +262,8 @@ impl CachedPage {
         (bits_after(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
     }
 
-    /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`, with these columns. False
-    /// when it has none ([`super::Cache::attach_treelet`]).
+    /// Brings the treelet of a page that a commit has changed from version `step.0` to `step.1`, with these columns.
+    /// False when the page has no treelet ([`super::Cache::attach_treelet`]).
     pub fn advance_treelet(
         &self,
         step: (u64, u64),
@@ -329,7 +323,7 @@ fn fingerprint(key: &Key) -> u8 {
     let sum = words.iter().zip(FACTORS).fold(0_u64, |sum, (word, factor)| {
         sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(factor))
     });
-    // Products carry upwards only: the high half, which depends on all bits, is put over the low one.
+    // Products carry upwards only: the high half, which depends on all bits, is folded into the low one.
     let [.., top] = (sum ^ sum << 32).wrapping_mul(FACTORS[0]).to_le_bytes();
     top
 }

@@ -8,35 +8,35 @@ use super::CachedPage;
 use super::table::{NO_BATCH, NONE};
 use crate::page_no::PageNo;
 
-/// Where an entry waits.
+/// The queue of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     /// New pages.
     Small,
-    /// Pages that have proved themselves.
+    /// Pages that were used again.
     Main,
-    /// Pages whose turn came while they were held for a batch.
+    /// Pages that came up for eviction while they were held for a batch.
     Held,
 }
 
-/// A cached page, or a vacant entry for one: one cache line, for one wait.
+/// A cached page, or a vacant entry: one cache line.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct CacheEntry {
     pub(super) page: Option<Arc<CachedPage>>,
-    /// A copy of the page's, so that its cells are prefetched before the page itself is looked at.
+    /// A copy of the page's, so that its cells are prefetched before the page itself is read.
     pub(super) guess: CellGuess,
     pub(super) page_no: PageNo,
     pub(super) tag: u32,
-    /// The last batch that it is held for; [`NO_BATCH`] where it is not.
+    /// The last batch that the page is held for; [`NO_BATCH`] for none.
     pub(super) through: u64,
     /// Neighbours in its queue.
     newer: u32,
     older: u32,
-    /// Since it entered, up to a limit.
+    /// Uses since the page entered, up to `MAX_USES`.
     pub(super) uses: u8,
     pub(super) queue: Queue,
-    /// In the held queue: it came from main.
+    /// In the held queue: true when the page came from main.
     pub(super) from_main: bool,
 }
 
@@ -62,7 +62,7 @@ impl CacheEntry {
         }
     }
 
-    /// The one that leaves its queue after this one.
+    /// The entry that comes up for eviction after this one.
     pub(super) fn newer(&self) -> Option<u32> {
         (self.newer != NONE).then_some(self.newer)
     }
@@ -87,7 +87,7 @@ impl EntryList {
         self.len
     }
 
-    /// The next to leave.
+    /// The entry that comes up for eviction next.
     pub(super) fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
     }

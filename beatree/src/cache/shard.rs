@@ -1,22 +1,20 @@
-//! One shard: a table from page numbers to entries, and the queues that decide which page leaves.
+//! One shard: a table from page numbers to entries, and the queues that decide which page is evicted.
 //!
-//! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. When the oldest page
-//! there was used more than once it moves to the *main* queue, else it leaves and its number is
-//! remembered in the *ghost*. A page whose number is found there enters main at once. Main's oldest
-//! page goes round once more for each use, at most three times, and then leaves. So a scan passes
-//! through small only.
+//! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. When the oldest page there was used
+//! more than once it moves to the *main* queue, else it is evicted and its number is remembered in the *ghost*. A page
+//! whose number is found there enters main at once. Main's oldest page goes round once more for each use, at most three
+//! times, and is then evicted. So a scan passes through small only.
 //!
-//! A page is held through a batch, the current one or the next. It moves to the *held* queue when its turn to leave comes.
-//! Each eviction looks at the oldest page there. While that is held it goes round; later, if it came
-//! from small, the rule of small decides, and if it came from main it goes back there. So being held
-//! costs a page one look a batch, and no queue that is looked at has held pages only: an eviction takes
-//! a few steps on average, and at most `MAX_LOOKS` for each page. At most seven eighths of the shard
-//! of what treelets leave are held, and small is emptied down to a tenth first.
+//! A page is held through a batch, the current one or the next. It moves to the *held* queue when it comes up for
+//! eviction. Each eviction looks at the oldest page there. While that is held it goes round; later, if it came from
+//! small, the rule of small decides, and if it came from main it goes back there. So a held page costs one look a
+//! batch, and small and main never have held pages only: an eviction takes a few steps on average, and at most
+//! `MAX_LOOKS` for each page. At most seven eighths of the shard of what treelets leave are held, and small is emptied
+//! down to a tenth first.
 //!
-//! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
-//! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages with their treelets; `held_now` counts the entries that are held, `held_on` those
-//! of them that still are when the next batch begins.
+//! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in the list of
+//! vacant ones, which has at least one for each reservation; `page_bytes` is the sum over the pages with their
+//! treelets; `held_now` counts the held entries, `held_on` those of them that are still held in the next batch.
 
 mod evict;
 mod treelets;
@@ -40,11 +38,11 @@ pub enum LookupStep<'a> {
     Table,
     /// The page's entry.
     Entry,
-    /// The page, where it is searched for any key.
+    /// The front of the page, before a search for any key.
     Front,
-    /// The page, where a key's cell is expected.
+    /// The page around a key's expected cell.
     Page(&'a Key),
-    /// The page, all of its cells.
+    /// All cells of the page.
     Cells,
 }
 
@@ -53,34 +51,34 @@ pub enum LookupStep<'a> {
 pub struct CacheStats {
     /// Lookups that found their page.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that did not find their page.
     pub misses: u64,
     /// Pages copied in.
     pub insertions: u64,
-    /// Pages that had to leave.
+    /// Pages evicted.
     pub evictions: u64,
     /// Pages present.
     pub pages: u64,
-    /// Of these, held for the current batch or the next.
+    /// Pages held for the current batch or the next.
     pub held: u64,
-    /// So many may be held.
+    /// Pages that can be held at most.
     pub max_held: u64,
     /// Bytes counted against the budget.
     pub bytes: u64,
 }
 
-/// Uses that are remembered.
+/// Uses that are counted at most.
 const MAX_USES: u8 = 3;
-/// Pages and treelets that left and whose memory a shard keeps.
+/// Evicted pages and detached treelets whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
-/// Entries are added at least this many at a time.
+/// Entries that are added at a time, at least.
 const MIN_STEP: usize = 8;
 
 /// The answer of [`Shard::make_room`].
 pub(super) struct Reservation {
-    /// An evicted page to be written over, if nobody else holds it.
+    /// An evicted page to be overwritten, if nobody else holds it.
     pub(super) carrier: Option<Arc<CachedPage>>,
-    /// There is room; [`Shard::insert`] must follow.
+    /// True when there is room; [`Shard::insert`] must follow.
     pub(super) reserved: bool,
 }
 
@@ -95,16 +93,16 @@ pub(super) struct Shard {
     held: EntryList,
     /// Pages of the held queue that came from main.
     parked: usize,
-    /// Numbers of pages that left small, each at its hash, plus one; 0 is none.
+    /// Numbers of pages that were evicted from small, each at its hash, plus one; 0 is none.
     ghost: Vec<u32>,
     page_bytes: usize,
-    /// Pages that carry a treelet.
+    /// Pages with a treelet.
     treelets: usize,
-    /// Memory of pages and treelets that left, for the next ones.
+    /// Memory of evicted pages and detached treelets, to be reused.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
     spare_treelets: Vec<Box<Treelet>>,
-    /// Insertions between their two halves.
+    /// Reservations whose insertion has not followed yet.
     reserved: usize,
     batch: u64,
     held_now: usize,
@@ -120,7 +118,7 @@ impl Shard {
         Self { budget, batch: NO_BATCH, ..Self::default() }
     }
 
-    /// The current batch is this one.
+    /// Begins this batch.
     #[inline]
     pub(super) fn begin(&mut self, batch: u64) {
         if batch > self.batch {
@@ -169,7 +167,7 @@ impl Shard {
         Some(read(page))
     }
 
-    /// The entry of a page number and tag, used once more, and held.
+    /// Counts a use of the entry of a page number and tag, and holds it through a batch.
     #[inline]
     fn use_entry(&mut self, page_no: PageNo, tag: u32, through: u64) -> Option<u32> {
         let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
@@ -196,7 +194,7 @@ impl Shard {
         found.is_some()
     }
 
-    /// First half of an insertion: evicts until one page more fits, tables included.
+    /// First half of an insertion: evicts until one more page fits, tables included.
     pub(super) fn make_room(&mut self) -> Reservation {
         let mut carrier = None;
         self.reserved += 1;
@@ -215,12 +213,12 @@ impl Shard {
         Reservation { carrier, reserved: false }
     }
 
-    /// Do further pages fit, so that none has to leave? A sixteenth is left to tables and to what comes next.
+    /// True when further pages fit without an eviction. A sixteenth is left to tables and to the next pages.
     pub(super) fn has_room(&self) -> bool {
         self.bytes() + self.budget / 16 + 2 * page::COST <= self.budget
     }
 
-    /// Second half. Gives the page that is cached now, or `page` itself if it has no room after all.
+    /// Second half. Returns the page that is cached now, or `page` itself if there is no room after all.
     pub(super) fn insert(
         &mut self,
         page_no: PageNo,
@@ -262,8 +260,7 @@ impl Shard {
         entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
     }
 
-    /// Takes a page out and gives it to the caller to be freed, unless its memory is kept for the next
-    /// one.
+    /// Removes a page and returns it to be freed, unless its memory is kept for the next one.
     pub(super) fn remove(&mut self, page_no: PageNo) -> Option<Arc<CachedPage>> {
         let id = self.find(page_no)?;
         let page = self.take_out(id)?;
@@ -322,7 +319,7 @@ impl Shard {
         match step {
             LookupStep::Table => self.table.cpu_prefetch(hash(page_no)),
             LookupStep::Entry => {
-                // Only the entry's number: to check that it is this page's would read the entry.
+                // Only the entry's number: comparing the page number would read the entry.
                 if let Some(id) = self.table.find(hash(page_no), |_| true) {
                     cpu_prefetch(core::slice::from_ref(&self.entries[id as usize]));
                 }
@@ -361,7 +358,7 @@ impl Shard {
         }
     }
 
-    /// From now on an entry is held through this batch and no longer, as far as there is room.
+    /// Holds an entry through this batch and no longer, as far as there is room.
     fn set_hold(&mut self, id: u32, through: u64) {
         let through = through.min(self.batch + 1);
         let was = self.entries[id as usize].through;
@@ -376,7 +373,7 @@ impl Shard {
         self.entries[id as usize].through = through;
     }
 
-    /// An entry that was held through this batch is held no longer.
+    /// Counts an entry that was held through this batch as held no longer.
     fn forget_hold(&mut self, through: u64) {
         if self.is_held(through) {
             self.held_now -= 1;
@@ -384,25 +381,25 @@ impl Shard {
         }
     }
 
-    /// Is a page held now that is held through this batch?
+    /// True when a page that is held through this batch is held now.
     #[inline]
     fn is_held(&self, through: u64) -> bool {
         through != NO_BATCH && through >= self.batch
     }
 
-    /// Pages that may be held: an eighth of what treelets leave is for others.
+    /// Pages that can be held: an eighth of what treelets leave is for pages that are not.
     fn max_held(&self) -> usize {
         self.budget.saturating_sub(self.treelets * page::TREELET_COST) / 8 * 7 / page::COST
     }
 
-    /// Which queue a new page enters.
+    /// The queue that a new page enters.
     fn entrance(&self, page_no: PageNo) -> Queue {
         let seen =
             self.ghost[slot_of(hash(page_no), self.ghost.len())] == page_no.get().wrapping_add(1);
         if seen { Queue::Main } else { Queue::Small }
     }
 
-    /// Adds an entry for a page that is not there.
+    /// Adds an entry for a page that has none.
     fn put(&mut self, entry: CacheEntry, through: u64) {
         let (page_no, queue) = (entry.page_no, entry.queue);
         let id = self.vacant.pop().expect("room was made for an entry");
@@ -435,7 +432,7 @@ impl Shard {
         page
     }
 
-    /// How many entries and table slots there must be for the reservations.
+    /// Entries and table slots that the reservations need.
     fn wanted(&self) -> (usize, usize) {
         let missing = self.reserved.saturating_sub(self.vacant.len());
         if missing == 0 {
@@ -469,7 +466,7 @@ impl Shard {
         if slots > self.table.slots() {
             let entries = &self.entries;
             self.table.resize(slots, |id| hash(entries[id as usize].page_no));
-            // What it remembered is forgotten: this happens while the cache still fills.
+            // The ghost is cleared: the table grows only while the cache still fills.
             self.ghost = vec![0; slots / 2];
         }
     }

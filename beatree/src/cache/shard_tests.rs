@@ -1,8 +1,8 @@
-//! An eviction ends, whatever is held in whichever queue, and spares what is held.
+//! An eviction ends, whichever pages are held in whichever queue, and evicts held pages last.
 //!
-//! The story: a flush looked for a page to evict and never came back, in an ordinary benchmark. All of
-//! main was held for the batch, and the pages that might have left were in small, which was below its
-//! tenth. Main was looked at always, and each of its pages moved to its other end, round and round.
+//! The bug: a flush looked for a page to evict and never returned, in an ordinary benchmark. All of main was held for
+//! the batch, and the pages that could be evicted were in small, which was below its tenth. Main was always looked at,
+//! and each of its pages moved to its other end, without end.
 
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
@@ -60,12 +60,12 @@ fn shard(fills: [Fill; 4]) -> Shard {
             page_no += 1;
         }
     }
-    // From here on one comes for one that goes, and nearly all may be held.
+    // From here on each insertion evicts, and nearly all pages can be held.
     shard.budget = shard.bytes().max(usize::try_from(page_no).unwrap() * page::COST * 4 / 3);
     shard
 }
 
-/// Evicts all there is; each step checks that what is held goes last.
+/// Evicts all pages; each step checks that held pages go last.
 fn drain(fills: [Fill; 4]) {
     let mut shard = shard(fills);
     let pages = shard.pages();
@@ -121,7 +121,7 @@ fn evictions_take_few_looks_while_all_of_main_is_held() {
         assert!(room.reserved);
         shard.insert(PageNo::new(page_no), 0, cached(page_no), NO_BATCH);
         page_no += 1;
-        // Main's pages wait among the held ones when their turn has come; none leaves.
+        // Main's pages moved to the held queue when they came up; none is evicted.
         assert_eq!((shard.main.len() + shard.held.len(), shard.held_now), (200, 200));
     }
     // The next batch finds them where they were.

@@ -1,19 +1,19 @@
 //! An open table from page numbers to entry numbers: linear probing, deletion by shifting back.
 //!
-//! It stores entry numbers only; whoever owns the entries says which page an entry has. It never grows by
-//! itself and must be kept at most half full.
+//! It stores entry numbers only; the owner of the entries says which page an entry has. It grows only by
+//! [`HashTable::resize`] and must be kept at most half full.
 
 use pleach_core::cpu_prefetch;
 
 use crate::page_no::PageNo;
 
-/// Not the number of an entry.
+/// The number of no entry.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The number that belongs to no batch.
 pub const NO_BATCH: u64 = 0;
 
-/// Neighbouring pages go to different shards and slots.
+/// The hash of a page number. Neighbouring pages go to different shards and slots.
 #[inline]
 pub(super) fn hash(page_no: PageNo) -> u64 {
     (u64::from(page_no) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -66,7 +66,7 @@ impl HashTable {
         }
     }
 
-    /// Adds a number that is not there.
+    /// Adds a number that is not in the table.
     pub(super) fn insert(&mut self, hash: u64, id: u32) {
         let mut slot = slot_of(hash, self.0.len());
         while self.0[slot] != NONE {
@@ -75,7 +75,7 @@ impl HashTable {
         self.0[slot] = id;
     }
 
-    /// Removes a number that is there. `hash_of` gives the hash that a number was added under.
+    /// Removes a number that is in the table. `hash_of` gives the hash that a number was added under.
     pub(super) fn remove(&mut self, hash: u64, id: u32, hash_of: impl Fn(u32) -> u64) {
         let mut hole = slot_of(hash, self.0.len());
         while self.0[hole] != id {
@@ -96,7 +96,7 @@ impl HashTable {
         self.0[hole] = NONE;
     }
 
-    /// Makes this a table of `slots` slots, a power of two.
+    /// Rehashes into `slots` slots, a power of two.
     pub(super) fn resize(&mut self, slots: usize, hash_of: impl Fn(u32) -> u64) {
         let old = core::mem::replace(&mut self.0, vec![NONE; slots]);
         for id in old.into_iter().filter(|id| *id != NONE) {

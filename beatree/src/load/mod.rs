@@ -1,11 +1,11 @@
-//! Building a whole tree from all its pairs, in whatever order they come: the parts without I/O.
+//! Building a whole tree from all its pairs, in any order: the parts without I/O.
 //!
-//! * [`LoadRecord`]: pairs packed into blocks, which may leave memory;
+//! * [`LoadRecord`]: pairs packed into blocks, which may be moved to a file;
 //! * [`LoadUnit`]: the pairs below one prefix, sorted and divided among pages;
 //! * [`regions()`]: an index over finished pages.
 //!
-//! Pages have the prefixes that [`crate::build::plan`] gives for all cells at once, whatever the blocks
-//! and units were: a unit is formed only below a prefix whose parent is too full for one page.
+//! Pages have the prefixes that [`crate::build::plan_pages`] gives for all cells at once, whatever the blocks and units
+//! were: a unit is formed only below a prefix whose parent is too full for one page.
 //!
 //! ```
 //! use pleach_beatree::load::{LoadRecord, LoadUnit, record_len};

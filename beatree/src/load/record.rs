@@ -1,12 +1,12 @@
-//! Pairs on their way into pages, packed into blocks of bytes.
+//! Pairs to be written to pages, packed into blocks of bytes.
 //!
 //! ```text
 //! 0     32                      34
 //! | key | length, top bit: cell | value, or raw overflow cell |
 //! ```
 //!
-//! A block holds whole records from its start on; how many bytes of it are filled is its owner's
-//! to know. Nothing of this outlives a load.
+//! A block holds whole records from its start on; its owner knows how many bytes are filled. The format lives only as
+//! long as a load.
 
 use pleach_core::Key;
 use pleach_core::page::leaf::MAX_INLINE;
@@ -23,7 +23,7 @@ const _: () = assert!(MAX_INLINE < OVERFLOW as usize, "a length and a flag");
 /// Bytes of the longest record.
 pub const MAX_RECORD: usize = BYTES + MAX_INLINE;
 
-/// Bytes that a record takes whose value has `bytes` bytes.
+/// Bytes of a record whose value has `bytes` bytes.
 #[inline]
 pub const fn record_len(bytes: usize) -> usize {
     BYTES + bytes
@@ -36,15 +36,15 @@ pub struct LoadRecord<'a> {
     pub key: &'a Key,
     /// The value, or a raw overflow cell.
     pub bytes: &'a [u8],
-    /// Which of the two.
+    /// True when `bytes` is an overflow cell.
     pub overflow: bool,
 }
 
 impl<'a> LoadRecord<'a> {
-    /// The record at an offset of a block, where one was written.
+    /// The record at an offset of a block.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no record.
     #[inline]
     pub fn at(block: &'a [u8], offset: usize) -> Self {
         let record = &block[offset..];
@@ -54,8 +54,7 @@ impl<'a> LoadRecord<'a> {
         Self { key, bytes: &rest[..usize::from(len & !OVERFLOW)], overflow: len & OVERFLOW != 0 }
     }
 
-    /// Writes the record at an offset and gives the offset after it; `None` when the block ends
-    /// before that.
+    /// Writes the record at an offset and returns the offset after it; `None` when the block has no room.
     ///
     /// # Panics
     /// When the bytes are longer than [`MAX_INLINE`].
@@ -72,13 +71,13 @@ impl<'a> LoadRecord<'a> {
         Some(end)
     }
 
-    /// Bytes that it takes in a block.
+    /// Bytes that the record takes in a block.
     #[inline]
     pub fn size(&self) -> usize {
         record_len(self.bytes.len())
     }
 
-    /// The cell that it becomes.
+    /// The cell of the record.
     #[inline]
     pub fn cell(&self) -> CellRef<'a> {
         CellRef { key: *self.key, bytes: self.bytes, overflow: self.overflow }

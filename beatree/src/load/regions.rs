@@ -21,7 +21,7 @@ pub struct BuiltLeaf {
 }
 
 /// The regions of a namespace over pages that tile the key space in order, and the root of all pairs. Commit `changed`
-/// made them. Those of a plain trie keep no nodes.
+/// made the pages. Regions of a plain trie keep no nodes.
 ///
 /// # Panics
 /// When the pages do not tile the key space.
@@ -85,7 +85,7 @@ mod tests {
             assert!(regions.iter().all(|region| region.read().children().len() <= MAX_ENTRIES));
             let children: usize = regions.iter().map(|region| region.read().children().len()).sum();
             assert_eq!(children, pages.len());
-            // It checks the tiling.
+            // The constructor checks the tiling.
             drop(RegionIndex::new(regions));
         }
     }

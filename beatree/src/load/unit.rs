@@ -1,8 +1,8 @@
 //! The pairs below one prefix: sorted, and divided among pages.
 //!
-//! Sorting moves 16 bytes a pair (8 bytes of the key, where the record lies, and how long its value is), and
-//! dividing reads no record: the bytes that cells take are sums of lengths, kept as running totals. Records lie
-//! in no order, so whoever goes through them by key asks for their memory ahead ([`LoadUnit::cells`]).
+//! Sorting moves 16 bytes a pair (8 bytes of the key, where the record is, and the length of its value), and dividing
+//! reads no record: the bytes that cells take are kept as running totals. Records are in no order, so a pass by key
+//! prefetches their memory ([`LoadUnit::cells`]).
 
 use core::ops::Range;
 
@@ -14,15 +14,15 @@ use crate::build::{CellRef, PagePlan, divide, levels};
 
 use super::record::{LoadRecord, LoadRecords, record_len};
 
-/// A key that came twice.
+/// A key that was loaded twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key came twice")]
 pub struct RepeatedKey(pub Key);
 
-/// Pairs whose memory is asked for ahead of the one that is read.
+/// Pairs whose memory is prefetched ahead of the one that is read.
 const AHEAD: usize = 8;
 
-/// Where a record lies and how many bytes its value has, after the leading bytes of its key.
+/// Where a record is and the bytes of its value, after the leading bytes of its key.
 #[derive(Clone, Copy, Debug)]
 struct RecordSlot {
     lead: u64,
@@ -39,9 +39,9 @@ pub struct LoadUnit<'a> {
     prefix: Prefix,
     blocks: &'a [&'a [u8]],
     slots: Vec<RecordSlot>,
-    /// Bytes of the values before each pair, and at the end of all.
+    /// Bytes of the values before each pair, and of all.
     totals: Vec<u64>,
-    /// First bit of a key that its slot's leading bytes hold.
+    /// The first bit of a key that its slot's leading bytes hold.
     from: u16,
 }
 
@@ -92,7 +92,7 @@ impl<'a> LoadUnit<'a> {
         self.slots.len()
     }
 
-    /// Is there no pair?
+    /// True when there is no pair.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -133,7 +133,7 @@ impl<'a> LoadUnit<'a> {
         divide(&self.prefix, self.slots.len(), fits, |pair, depth| self.is_left(pair, depth))
     }
 
-    /// Has a pair a zero at `depth`? Those that it is asked of agree in the bits before.
+    /// True when a pair has a zero at `depth`. The pairs compared agree in the bits before.
     fn is_left(&self, pair: usize, depth: u16) -> bool {
         let at = depth - self.from;
         if at < 64 {

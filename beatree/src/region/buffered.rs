@@ -1,8 +1,8 @@
 //! The changes of a region that no page has yet, in key order.
 //!
-//! Beside each change lie the 32 bits of its key that follow the region's prefix, its *lead*. Leads
-//! are close together in memory, so that a search looks at few cache lines and mostly at no change.
-//! All functions that search take the region's depth, which the table of children has.
+//! Beside each change are the 32 bits of its key that follow the region's prefix, its *lead*. Leads are close together
+//! in memory, so that a search reads few cache lines and mostly no change. All searching functions take the region's
+//! depth, which the table of children has.
 //!
 //! Invariants: changes are strictly increasing by key; there is one lead for each.
 
@@ -22,31 +22,31 @@ use pleach_core::prefix::bits_after;
 pub struct BufferedChange {
     /// The key.
     pub key: Key,
-    /// Its state.
+    /// The key's new state.
     pub stored: Stored,
-    /// The commit that made it so.
+    /// The commit that changed the key.
     pub commit: u64,
 }
 
 impl BufferedChange {
-    /// Bytes that this entry takes, for the budget.
+    /// Bytes of this entry, for the budget.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.stored.heap_bytes()
     }
 }
 
-/// A value in the overflow file that was replaced while it was pending.
+/// A value in the overflow file that was replaced while its change was buffered.
 #[derive(Clone, Debug)]
 pub struct ReplacedValue {
-    /// The value as it was pending.
+    /// The buffered change of the value.
     pub buffered: BufferedChange,
     /// The commit that replaced it.
     pub replaced_by: u64,
 }
 
 impl ReplacedValue {
-    /// Has a page below `range`, made of the changes up to commit `through`, taken the value up?
-    /// Then it is the page's, and whoever replaces the page's cell gives its runs up.
+    /// True when a page below `range`, built of the changes up to commit `through`, has the value. Then a rewrite that
+    /// replaces the page's cell retires its runs.
     pub(super) fn is_in(&self, range: &Prefix, through: u64) -> bool {
         range.covers(&self.buffered.key)
             && self.buffered.commit <= through
@@ -54,8 +54,8 @@ impl ReplacedValue {
     }
 }
 
-/// How many leads from the first one on a condition holds for, which is for all up to some one of them. Few, mostly; but
-/// keys that are no hashes may have thousands with the same lead.
+/// The number of leads from the first one on for which `holds` is true, which it is for a prefix of them. Mostly few;
+/// but keys that are no hashes may have thousands with the same lead.
 #[inline]
 fn run_len(leads: &[u32], holds: impl Fn(u32) -> bool) -> usize {
     const FEW: usize = 8;
@@ -63,7 +63,7 @@ fn run_len(leads: &[u32], holds: impl Fn(u32) -> bool) -> usize {
     if few < FEW { few } else { long_run_len(leads, FEW, holds) }
 }
 
-/// The same where it holds for the first `known`, by steps that double.
+/// The same where `holds` is true for the first `known`, by steps that double.
 #[cold]
 fn long_run_len(leads: &[u32], known: usize, holds: impl Fn(u32) -> bool) -> usize {
     let mut known = known;
@@ -77,23 +77,23 @@ fn long_run_len(leads: &[u32], known: usize, holds: impl Fn(u32) -> bool) -> usi
     known
 }
 
-/// Leads that are prefetched on either side of where a key's would be if they were spread evenly.
+/// Leads that are prefetched on either side of a key's place if keys were spread evenly.
 const LEADS_AROUND: usize = 24;
 
-/// A commit with at most this many changed children puts its changes in one by one, each at the price
-/// of moving what lies after it. With more of them everything is moved once.
+/// A commit with at most this many changed children inserts its changes one by one, each moving what is after it. With
+/// more children everything is moved once.
 pub(super) const FEW: usize = 6;
-/// A commit with more changes than this moves everything once, too, even if they are in few children: a page that is not written
-/// yet may get all changes of a block.
+/// A commit with more changes than this moves everything once, too, even if they are in few children: a page that is
+/// not written yet may get all changes of a block.
 pub(super) const FEW_CHANGES: usize = 8 * FEW;
 
-/// The pending changes of one region; see the module.
+/// The buffered changes of one region; see the module.
 #[derive(Debug, Default)]
 pub(super) struct BufferedChanges {
     changes: Vec<BufferedChange>,
     leads: Vec<u32>,
-    /// Values in the overflow file that were replaced while they were pending, and that no page
-    /// has: the next flush of this region gives their runs up.
+    /// Values in the overflow file that were replaced while their changes were buffered, and that no page has: the next
+    /// flush of this region retires their runs.
     pub(super) replaced_values: Vec<ReplacedValue>,
 }
 
@@ -152,7 +152,7 @@ impl BufferedChanges {
     #[inline]
     pub(super) fn get(&self, key: &Key, depth: u16) -> Option<&BufferedChange> {
         let at = self.first_from(key, depth);
-        // The change itself is far away in memory: mostly its lead says no.
+        // The change itself is far away in memory: mostly its lead rules it out.
         let lead = bits_after(key, depth);
         self.leads.get(at).filter(|other| **other == lead)?;
         Some(&self.changes[at]).filter(|buffered| buffered.key == *key)
@@ -166,13 +166,13 @@ impl BufferedChanges {
             let changes = &self.changes[from..];
             return from..from + changes.partition_point(|buffered| prefix.covers(&buffered.key));
         }
-        // The leads decide: again without a look at the changes themselves.
+        // Leads first, again without reading the changes.
         let last = bits_after(&prefix.last_key(), depth);
         let more = run_len(&self.leads[from..], |lead| lead <= last);
         from..from + more
     }
 
-    /// Puts one change of a commit in. Gives the change of the bytes.
+    /// Inserts one change of a commit. Returns the growth in bytes.
     pub(super) fn put(&mut self, new: BufferedChange, depth: u16) -> isize {
         let (bytes, commit) = (signed(new.bytes()), new.commit);
         let at = self.first_from(&new.key, depth);
@@ -187,8 +187,8 @@ impl BufferedChanges {
         bytes
     }
 
-    /// Merges changes of a commit that come in key order; `scratch` is a spare list whose memory is
-    /// reused. Gives the change of the bytes.
+    /// Merges changes of a commit that come in key order; `scratch` is a spare list whose memory is reused. Returns the
+    /// growth in bytes.
     pub(super) fn merge(
         &mut self,
         coming: &mut dyn Iterator<Item = BufferedChange>,
@@ -196,7 +196,7 @@ impl BufferedChanges {
         depth: u16,
     ) -> isize {
         scratch.clear();
-        // Lists go from region to region: none stays where it is much too long.
+        // The spare list goes from region to region: none keeps a list that is much too long.
         let most = self.changes.len() + coming.size_hint().0;
         if !(most..=most + most / 4).contains(&scratch.capacity()) {
             *scratch = Vec::with_capacity(most);
@@ -222,7 +222,8 @@ impl BufferedChanges {
         bytes
     }
 
-    /// A change that commit `commit` replaces goes; gives its bytes.
+    /// Counts a change that commit `commit` replaces, and keeps a value in the overflow file; returns the change's
+    /// bytes.
     fn replaced(&mut self, old: BufferedChange, commit: u64) -> isize {
         let bytes = signed(old.bytes());
         if matches!(old.stored, Stored::Overflow(_)) {
@@ -231,13 +232,13 @@ impl BufferedChanges {
         bytes
     }
 
-    /// Keeps the changes that `keep` says yes to, in one pass.
+    /// Keeps the changes for which `keep` is true, in one pass.
     pub(super) fn retain(&mut self, keep: impl FnMut(&BufferedChange) -> bool, depth: u16) {
         self.changes.retain(keep);
         self.index(depth);
     }
 
-    /// Takes a range out; gives the bytes and the number of its changes.
+    /// Removes a range; returns the bytes and the number of its changes.
     pub(super) fn remove(&mut self, range: Range<usize>) -> (usize, usize) {
         self.leads.drain(range.clone());
         let gone = self.changes.drain(range);
@@ -245,20 +246,20 @@ impl BufferedChanges {
         (gone.map(|buffered| buffered.bytes()).sum(), entries)
     }
 
-    /// Gives memory back where lists have much more than they need.
+    /// Frees memory where lists have much more than they need.
     pub(super) fn trim(&mut self) {
         trim(&mut self.changes);
         trim(&mut self.leads);
     }
 
-    /// A copy of the changes in `range`, and of all dropped values below `prefix`.
+    /// A copy of the changes in `range`, and of all replaced values below `prefix`.
     pub(super) fn part(&self, range: Range<usize>, prefix: &Prefix) -> Self {
         let replaced =
             self.replaced_values.iter().filter(|replaced| prefix.covers(&replaced.buffered.key));
         Self::new(self.changes[range].to_vec(), replaced.cloned().collect(), prefix.len())
     }
 
-    /// The changes of two regions side by side, taken, for the region of this depth over both.
+    /// The changes of two neighbouring regions, moved into the region of this depth over both.
     pub(super) fn joined(left: &mut Self, right: &mut Self, depth: u16) -> Self {
         let (mut left, mut right) = (std::mem::take(left), std::mem::take(right));
         left.changes.append(&mut right.changes);
@@ -273,15 +274,15 @@ impl BufferedChanges {
     }
 }
 
-/// Room for one more, and a little beyond: there are many regions, and doubling would take half as
-/// much memory again as the changes themselves.
+/// Room for one more item, and a little beyond: there are many regions, and doubling would take half as much memory
+/// again as the changes themselves.
 fn make_room<T>(list: &mut Vec<T>) {
     if list.len() == list.capacity() {
         list.reserve_exact(list.len() / 8 + 2);
     }
 }
 
-/// Gives memory back where a list has much more than it needs.
+/// Frees memory where a list has much more than it needs.
 fn trim<T>(list: &mut Vec<T>) {
     if list.capacity() > 2 * list.len() + 16 {
         list.shrink_to(list.len() + list.len() / 8);

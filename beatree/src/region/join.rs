@@ -1,4 +1,4 @@
-//! Two regions side by side that have few children become one.
+//! Two neighbouring regions that have few children become one.
 
 use pleach_core::{Hasher, Node};
 
@@ -7,8 +7,8 @@ use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
 impl RegionState {
-    /// The region over this one and its sibling on the right, with the children and the pending changes of
-    /// both, as of the log record that ends at `log_position`. Both are retired.
+    /// The region over this one and its sibling on the right, with the children and the buffered changes of both, as of
+    /// the log record that ends at `log_position`. Both are retired.
     ///
     /// # Panics
     /// When they are not siblings, nodes are not in memory, or records come out of order.
@@ -42,7 +42,7 @@ impl RegionState {
             &mut right.buffered,
             prefix.len(),
         );
-        // What either has applied last, the other has nothing of.
+        // The commit that one side applied last changed nothing on the other.
         let last_commit = self.last_commit.max(right.last_commit);
         Region::from_state(Self {
             buffered,

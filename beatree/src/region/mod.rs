@@ -1,24 +1,24 @@
-//! A region: one lowest branch page in memory, with what hangs on its leaf pages.
+//! A region: one lowest branch page in memory, with its leaf pages' buffered changes.
 //!
-//! A region owns the table of its children (where the leaf pages of its prefix lie), the node of each
-//! child, and the pending changes: committed, in the log, not yet in a page. One read-write lock
-//! guards all of it and is held for the time of a lookup or of a merge in memory, never across I/O.
+//! A region owns the table of its children (where the leaf pages of its prefix are), the node of each child, and the
+//! buffered changes: committed, in the log, not yet in a page. One read-write lock guards all of it and is held for a
+//! lookup or a merge in memory, never across I/O.
 //!
 //! ```text
-//!   Region::from_image --+                       +-- apply: a commit's changes become pending
-//!   Region::bulk_loaded -+--> RegionState -------+-- relocate: new pages take pending changes up
-//!   take_apart, join ----+        |              +-- evict_nodes / install_nodes: nodes leave, come
+//!   Region::from_image --+                       +-- apply: a commit's changes are buffered
+//!   Region::bulk_loaded -+--> RegionState -------+-- relocate: new pages contain buffered changes
+//!   split, join ---------+        |              +-- evict_nodes / install_nodes: nodes evicted, back
 //!                                 v
-//!                              retired: others have taken its place in the index
+//!                              retired: replaced in the index by others
 //! ```
 //!
 //! Invariants:
-//! * the node of a child is that of its page plus all its pending changes; a plain trie's region has no nodes;
+//! * the node of a child is that of its page with all its buffered changes; a plain trie's region has no nodes;
 //! * the nodes between the region and its children ([`pleach_core::tree::Tiling`]) are those of the children's;
-//! * pending keys are strictly increasing and lie in the region; each has the commit that put it;
+//! * buffered keys are strictly increasing and in the region; each has its commit;
 //! * [`RegionState::log_position`] is the end of the last log record that was applied here,
 //!   [`RegionState::last_commit`] the number of the last commit among them;
-//! * a region that was replaced by others is retired; whoever finds it so looks the key up again.
+//! * a region that was replaced by others is retired; a reader that finds it so looks the key up again.
 //!
 //! ```
 //! use pleach_beatree::region::{RegionCommit, NewNodes, Region};
@@ -81,7 +81,7 @@ pub type ReadState<'a> = RankedGuard<RwLockReadGuard<'a, RegionState>>;
 /// A region's state, held for changing.
 pub type WriteState<'a> = RankedGuard<RwLockWriteGuard<'a, RegionState>>;
 
-/// A region: a prefix, and behind a lock what hangs below it.
+/// A region: a prefix, and its state behind a lock.
 #[derive(Debug)]
 pub struct Region {
     prefix: Prefix,
@@ -89,8 +89,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region of a namespace, over finished pages that commit `commit` has made. No branch page has its nodes yet,
-    /// and no log record was applied.
+    /// A region of a namespace, over finished pages that commit `commit` made. No branch page has its nodes yet, and no
+    /// log record was applied.
     ///
     /// # Panics
     /// When there is not one node a child.
@@ -99,7 +99,7 @@ impl Region {
         Self::from_state(RegionState::new(namespace, children, Nodes::Resident(nodes), commit))
     }
 
-    /// A region of a plain trie: it has no nodes, now and later.
+    /// A region of a plain trie: it never has nodes.
     pub fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
         Self::from_state(RegionState::new(namespace, children, Nodes::Plain, commit))
     }
@@ -128,7 +128,7 @@ impl Region {
         cpu_prefetch(core::slice::from_ref(self));
     }
 
-    /// Bytes of the region without nodes and pending changes.
+    /// Bytes of the region without nodes and buffered changes.
     pub fn bytes(&self) -> usize {
         // Two reference counts, and what the allocator adds to each of four allocations.
         size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.read().child_bytes()
@@ -146,7 +146,7 @@ impl Region {
         RankedGuard::acquire(REGION, || self.state.try_read(), || self.state.read())
     }
 
-    /// The state, for reading, if nobody changes it.
+    /// The state, for reading, if no writer holds it.
     #[inline]
     pub fn try_read(&self) -> Option<ReadState<'_>> {
         RankedGuard::attempt(REGION, || self.state.try_read())

@@ -18,7 +18,7 @@ pub enum Nodes {
 }
 
 impl Nodes {
-    /// The node over all, of nodes in memory; a terminator of a plain trie.
+    /// The node of the whole region, of nodes in memory; a terminator of a plain trie.
     pub(super) fn own_node(&self) -> Node {
         match self {
             Self::Resident(nodes) => *nodes.own_node(),
@@ -54,7 +54,7 @@ pub enum NodeFile {
     ImageA,
     /// Checkpoint image B.
     ImageB,
-    /// Branch pages that changed since the last image and had to leave memory.
+    /// The spill file, for branch pages that changed since the last image and were evicted.
     Spill,
 }
 

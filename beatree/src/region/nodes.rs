@@ -1,8 +1,8 @@
 //! The nodes of a region's children: in memory, or in a branch page on the device.
 //!
-//! Nodes leave memory only to a page that holds exactly them ([`RegionState::evict_nodes`]), and come
-//! back from that page ([`RegionState::install_nodes`]) or, where the page cannot be used, from the
-//! leaf pages ([`RegionState::install_folded_nodes`]).
+//! Nodes are evicted only to a page that holds exactly them ([`RegionState::evict_nodes`]), and are installed again
+//! from that page ([`RegionState::install_nodes`]) or, where the page cannot be used, from the leaf pages
+//! ([`RegionState::install_folded_nodes`]).
 
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Node, TERMINATOR};
@@ -26,19 +26,19 @@ impl RegionState {
         }
     }
 
-    /// Is it a plain trie's, which has no nodes?
+    /// True for a plain trie's region, which has no nodes.
     #[inline]
     pub fn is_plain(&self) -> bool {
         matches!(self.nodes, Nodes::Plain)
     }
 
-    /// Can it be changed: are its nodes in memory, or has it none?
+    /// True when the region can be changed: its nodes are in memory, or it is a plain trie's.
     #[inline]
     pub fn has_nodes(&self) -> bool {
         self.paged_nodes().is_none()
     }
 
-    /// The branch page that nodes which are not in memory are in.
+    /// The branch page with the nodes when they are not in memory.
     #[inline]
     pub fn paged_nodes(&self) -> Option<NodePage> {
         match &self.nodes {
@@ -57,13 +57,13 @@ impl RegionState {
         }
     }
 
-    /// A page on the device that holds exactly the nodes of now, wherever else they are.
+    /// A page on the device that holds exactly the present nodes, whether they are in memory or not.
     #[inline]
     pub fn saved_page(&self) -> Option<NodePage> {
         self.saved_page
     }
 
-    /// The page of the spill file that belongs to this region, once its nodes were spilled.
+    /// The page of the spill file for this region, once its nodes were spilled.
     #[inline]
     pub fn spill_page(&self) -> Option<u64> {
         self.spill_page
@@ -77,12 +77,12 @@ impl RegionState {
         }
     }
 
-    /// A page of the spill file is this region's from now on, whether its nodes leave to it or not.
+    /// Sets the page of the spill file for this region, whether its nodes are evicted to it or not.
     pub fn set_spill_page(&mut self, page: u64) {
         self.spill_page = Some(page);
     }
 
-    /// Lets the nodes leave memory: `page` holds exactly those of the children.
+    /// Evicts the nodes: `page` holds exactly those of the children.
     ///
     /// # Panics
     /// When it is a plain trie's.
@@ -92,7 +92,7 @@ impl RegionState {
         self.nodes = Nodes::Paged(page);
     }
 
-    /// The nodes are in memory again, read from the page that they were in.
+    /// Puts the nodes into memory again, read from their page.
     ///
     /// # Panics
     /// When they were in memory already, or there is not one node a child.
@@ -102,8 +102,8 @@ impl RegionState {
         self.saved_page = Some(page);
     }
 
-    /// The same for nodes that were folded from the leaf pages, because their own page cannot be used:
-    /// no page has them any more.
+    /// The same for nodes that were folded from the leaf pages, because their own page cannot be used: no page has
+    /// them.
     ///
     /// # Panics
     /// As [`RegionState::install_nodes`].
@@ -112,7 +112,7 @@ impl RegionState {
         self.replace_nodes(nodes);
     }
 
-    /// Other nodes take the place of those in memory, which were wrong: no page has them.
+    /// Replaces the nodes in memory, which were wrong: no page has the new ones.
     ///
     /// # Panics
     /// When there is not one node a child.
@@ -122,8 +122,8 @@ impl RegionState {
         self.saved_page = None;
     }
 
-    /// A checkpoint has written the nodes of now to `page` of its image: that is where they leave to,
-    /// or where they are if they are away. Gives the page of the spill file that is free now.
+    /// A checkpoint has written the present nodes to `page` of its image: they are evicted to it from now on, or are in
+    /// it if they are evicted. Returns the page of the spill file that is free now.
     #[must_use = "a page of the spill file is free"]
     pub fn note_checkpoint(&mut self, page: NodePage) -> Option<u64> {
         self.saved_page = Some(page);

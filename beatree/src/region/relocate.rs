@@ -1,4 +1,4 @@
-//! New pages take the place of old ones and take pending changes up.
+//! New pages take the place of old ones, and their buffered changes are removed.
 
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
@@ -13,28 +13,28 @@ use crate::children::{ChildRef, ChildTable};
 pub struct Relocation<'a> {
     /// The range: one old page, or siblings that merged.
     pub range: Prefix,
-    /// Its new pages with their nodes, tiling the range.
+    /// The range's new pages with their nodes, tiling the range.
     pub pages: &'a [(ChildRef, Node)],
-    /// The last commit whose changes they contain.
+    /// The last commit whose changes the pages contain.
     pub through: u64,
 }
 
 /// What relocating changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RelocationEffect {
-    /// Were children split or merged?
+    /// True when children were split or merged.
     pub layout_changed: bool,
-    /// Bytes of pending changes that went.
+    /// Bytes of the removed buffered changes.
     pub bytes: usize,
-    /// Pending changes that went.
+    /// Number of the removed buffered changes.
     pub entries: usize,
     /// Pages now, less pages before.
     pub pages: isize,
 }
 
 impl RegionState {
-    /// Puts new pages into the table of children and drops the pending changes that they contain. `moves`
-    /// are disjoint and in order, and their ranges lie in the region.
+    /// Puts new pages into the table of children and removes the buffered changes that they contain. `moves` are
+    /// disjoint and in order, and their ranges are in the region.
     ///
     /// # Panics
     /// When nodes are not in memory, records come out of order, or the new pages do not tile their
@@ -64,7 +64,7 @@ impl RegionState {
         (done.bytes, done.entries) =
             if few { self.remove_few_buffered(moves) } else { self.remove_buffered(moves) };
         self.buffered.trim();
-        // Replaced while the pages were being written: they have such a value in a cell.
+        // A value that was replaced while the pages were being written is in one of their cells.
         self.buffered.replaced_values.retain(|replaced| {
             !moves.iter().any(|moved| replaced.is_in(&moved.range, moved.through))
         });
@@ -73,7 +73,7 @@ impl RegionState {
         done
     }
 
-    /// Pages that keep their prefixes lie elsewhere.
+    /// Moves pages that keep their prefixes.
     fn move_children(&mut self, moves: &[Relocation<'_>], done: &mut RelocationEffect) {
         for (page, node) in moves.iter().flat_map(|moved| moved.pages) {
             let child = self.children.find(page.prefix.first_key());
@@ -87,7 +87,7 @@ impl RegionState {
         }
     }
 
-    /// Pages are split or merged: the whole table of children is rebuilt.
+    /// Rebuilds the whole table of children: pages were split or merged.
     fn rebuild_children(
         &mut self,
         hasher: Hasher,
@@ -118,8 +118,8 @@ impl RegionState {
                     children.push(*page);
                     nodes.push(*node);
                     counts.push(0);
-                    // Where pages were split or merged this is the last of several, and no page
-                    // has a treelet as of it.
+                    // Where pages were split or merged this is the last of several versions, and no page has a treelet
+                    // as of it.
                     versions.push(self.versions[index]);
                 }
                 coming.next();
@@ -134,12 +134,12 @@ impl RegionState {
         }
         self.changes_since_write = counts;
         self.versions = versions;
-        // One of several pages may be as of an older commit than what it has.
+        // The page that nodes of parts belong to may be as of an older commit now.
         self.parts.clear();
     }
 
-    /// Drops the pending changes that the new pages contain; gives their bytes and number. Those that a moved
-    /// page keeps count as one change each.
+    /// Removes the buffered changes that the new pages contain; returns their bytes and number. Each change that is
+    /// still buffered for a moved page counts as one.
     fn remove_buffered(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
         let (mut bytes, mut entries) = (0, 0);
         let ends: Vec<Key> = moves.iter().map(|moved| moved.range.last_key()).collect();
@@ -169,7 +169,7 @@ impl RegionState {
         (bytes, entries)
     }
 
-    /// The same for few moves of few changes: looks at nothing but these, and moves what lies after them.
+    /// The same for few moves of few changes: reads only these, and moves what is after them.
     fn remove_few_buffered(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
         let (mut bytes, mut entries) = (0, 0);
         let mut remove = |(gone_bytes, gone): (usize, usize)| {
@@ -187,7 +187,7 @@ impl RegionState {
                 self.changes_since_write[child] = self.changes_since_write[child].saturating_add(1);
                 let before = at - range.start;
                 remove(self.buffered.remove(range.start..at));
-                // What stays lies where the first one was.
+                // The changes that stay are where the first one was.
                 range = range.start + 1..range.end - before;
             }
             remove(self.buffered.remove(range));

@@ -11,8 +11,8 @@ use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
 impl RegionState {
-    /// Takes the region apart into such of at most [`MAX_ENTRIES`] children each, which have its
-    /// pending changes, and retires it.
+    /// Divides the region into regions of at most [`MAX_ENTRIES`] children each, which get its buffered changes, and
+    /// retires it.
     ///
     /// # Panics
     /// When nodes are not in memory.
@@ -37,7 +37,7 @@ impl RegionState {
         done
     }
 
-    /// All that goes to the successors.
+    /// Moves out the whole state, for the successors.
     fn take(&mut self) -> Self {
         let nodes = std::mem::replace(&mut self.nodes, Nodes::Plain);
         self.retire();

@@ -13,13 +13,14 @@ use crate::children::ChildTable;
 use crate::leaf_fold::KeyState;
 use crate::stored::Stored;
 
-/// What the changes of a page by one commit count, at most: a page that each commit changes much can wait for more of them.
+/// What the changes of a page by one commit count at most: a page that each commit changes much can wait for more
+/// commits.
 const MOST_COUNTED: u8 = 3;
 /// Bytes of a value that count as one more change.
 const COUNTED_BYTES: usize = 256;
 
-/// What a commit's changes of a page count towards its rewrite, up to a change: `counted` is what those before it count. A
-/// deletion counts as the most: until the page is rewritten it frees nothing.
+/// What a commit's changes of a page count towards its rewrite, up to `new`; `counted` is the count of those before it.
+/// A deletion counts the most: until the page is rewritten it frees nothing.
 pub fn count_change(counted: u8, new: &Stored) -> u8 {
     let by_bytes = || u8::try_from(1 + new.heap_bytes() / COUNTED_BYTES).unwrap_or(MOST_COUNTED);
     let own = if new.is_present() { by_bytes() } else { MOST_COUNTED };
@@ -32,16 +33,17 @@ pub struct RegionState {
     pub(super) namespace: u8,
     pub(super) children: ChildTable,
     pub(super) nodes: Nodes,
-    /// A page that holds exactly these nodes; nothing when they have changed since.
+    /// A page that holds exactly these nodes; `None` when they have changed since.
     pub(super) saved_page: Option<NodePage>,
-    /// The page of the spill file that this region's nodes are written to, once they were.
+    /// The page of the spill file for this region's nodes, once they were written there.
     pub(super) spill_page: Option<u64>,
     pub(super) buffered: BufferedChanges,
-    /// What the changes of each child since its page was written count ([`count_change`]), saturating.
+    /// The count of each child's changes since its page was written ([`count_change`]), saturating.
     pub(super) changes_since_write: Vec<u8>,
     /// The version of each child, 0 while nothing has changed it since the database was opened.
     pub(super) versions: Vec<u64>,
-    /// Nodes inside of children below which much pends: the child's prefix, and the commit that they are as of.
+    /// Nodes inside of children with many buffered changes: the child's prefix, and the commit that the nodes are as
+    /// of.
     pub(super) parts: Vec<(Prefix, u64, Arc<PartNodes>)>,
     /// Number of the last commit applied here.
     pub(super) last_commit: u64,
@@ -53,16 +55,16 @@ pub struct RegionState {
     pub(super) retired: bool,
 }
 
-/// What a checkpoint image says of a region.
+/// A region as a checkpoint image has it.
 #[derive(Debug)]
 pub struct RegionImage {
-    /// The namespace that it belongs to.
+    /// The region's namespace.
     pub namespace: u8,
-    /// Its children.
+    /// The region's children.
     pub children: ChildTable,
-    /// Their nodes, one a child; none of a plain trie.
+    /// The children's nodes, one a child; none of a plain trie.
     pub nodes: Option<Vec<Node>>,
-    /// The branch page that has them.
+    /// The branch page with the nodes.
     pub page: NodePage,
     /// The image's commit.
     pub commit: u64,
@@ -70,11 +72,11 @@ pub struct RegionImage {
     pub log_position: u64,
 }
 
-/// Nodes of prefixes below a child, ascending, none below another; internal ones only.
+/// Nodes of prefixes below a child, ascending, none below another; internal nodes only.
 pub type PartNodes = Vec<(Prefix, Node)>;
 
 impl NewNodes<'_> {
-    /// Changed children, at most; a path to one has some eight lines.
+    /// Changed children at most; a path to one has some eight lines.
     fn paths(&self) -> usize {
         match self {
             Self::Lines(lines) => lines.len() / 7,
@@ -88,9 +90,9 @@ impl NewNodes<'_> {
 pub struct RegionCommit<'a> {
     /// Number of the commit.
     pub commit: u64,
-    /// The version that the children have which it changes: another one for each commit.
+    /// The new version of the changed children: another one for each commit.
     pub version: u64,
-    /// End of its record in the log.
+    /// End of the commit's record in the log.
     pub log_position: u64,
     /// Changed keys and their new state, in key order.
     pub changes: &'a mut dyn Iterator<Item = (Key, Stored)>,
@@ -103,10 +105,10 @@ pub struct RegionCommit<'a> {
 /// The nodes that a commit changes in a region.
 #[derive(Clone, Copy, Debug)]
 pub enum NewNodes<'a> {
-    /// Those on the paths of all changed children, as lines of the region's tiling: boundary and line.
+    /// The nodes on the paths of all changed children, as lines of the region's tiling: boundary and line.
     Lines(&'a [(u32, [Node; 2])]),
-    /// Those of the changed children alone, as a log record has them: child and node. The nodes above them are those of
-    /// before until [`RegionState::recompute_own_node`].
+    /// The nodes of the changed children alone, as a log record has them: child and node. The nodes above stay as they
+    /// were until [`RegionState::recompute_own_node`].
     Children(&'a [(u32, Node)]),
     /// None: the region is of a plain trie.
     Plain,
@@ -118,16 +120,16 @@ impl core::fmt::Debug for RegionCommit<'_> {
     }
 }
 
-/// How a commit changed what is pending.
+/// How a commit changed the amount of buffered changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferedGrowth {
-    /// Bytes of pending changes, more or fewer.
+    /// Bytes of buffered changes, more or fewer.
     pub bytes: isize,
-    /// Pending changes, more or fewer.
+    /// Number of buffered changes, more or fewer.
     pub entries: isize,
 }
 
-/// How a region comes to be.
+/// Construction.
 impl RegionState {
     /// # Panics
     /// When nodes are not in memory.
@@ -151,41 +153,41 @@ impl RegionState {
     }
 }
 
-/// What is read.
+/// Reading.
 impl RegionState {
-    /// The namespace that it belongs to, as its pages do.
+    /// The region's namespace, which its pages name.
     #[inline]
     pub fn namespace(&self) -> u8 {
         self.namespace
     }
 
-    /// Has it no page, and nothing that pends or was dropped while it did?
+    /// True when the region has no page, no buffered change and no replaced value.
     pub fn is_bare(&self) -> bool {
         self.children.page_end() == 0
             && self.buffered().is_empty()
             && self.replaced_values().is_empty()
     }
 
-    /// The children: their prefixes, and where their pages lie.
+    /// The children: their prefixes, and where their pages are.
     #[inline]
     pub fn children(&self) -> &ChildTable {
         &self.children
     }
 
-    /// What the changes of a child since its page was written count ([`count_change`]), saturating.
+    /// The count of a child's changes since its page was written ([`count_change`]), saturating.
     #[inline]
     pub fn changes_since_write(&self, child: usize) -> u8 {
         self.changes_since_write[child]
     }
 
-    /// The version of a child: it names the commit that was the last to change it ([`RegionCommit::version`]), 0 for none since the
-    /// database was opened.
+    /// The version of a child: it names the commit that changed it last ([`RegionCommit::version`]), 0 for none since
+    /// the database was opened.
     #[inline]
     pub fn version(&self, child: usize) -> u64 {
         self.versions[child]
     }
 
-    /// What was kept of a child's parts, if it is as of the last commit that changed the child.
+    /// The nodes of a child's parts, if they are as of the last commit that changed the child.
     pub fn parts(&self, child: usize) -> Option<Arc<PartNodes>> {
         if self.parts.is_empty() {
             return None;
@@ -219,41 +221,41 @@ impl RegionState {
         &self.own_node
     }
 
-    /// Was this region replaced by others? Then its key is to be looked up again.
+    /// True when this region was replaced by others: its key is to be looked up again.
     #[inline]
     pub fn is_retired(&self) -> bool {
         self.retired
     }
 
-    /// All pending changes, in key order.
+    /// All buffered changes, in key order.
     #[inline]
     pub fn buffered(&self) -> &[BufferedChange] {
         self.buffered.changes()
     }
 
-    /// The pending state of a key.
+    /// The buffered change of a key.
     #[inline]
     pub fn buffered_change(&self, key: &Key) -> Option<&BufferedChange> {
         self.buffered.get(key, self.depth())
     }
 
-    /// Index range of the pending changes below `prefix`.
+    /// Index range of the buffered changes below `prefix`.
     pub fn buffered_range(&self, prefix: &Prefix) -> Range<usize> {
         self.buffered.range(prefix, self.depth())
     }
 
-    /// The pending changes below `prefix`.
+    /// The buffered changes below `prefix`.
     pub fn buffered_below(&self, prefix: &Prefix) -> &[BufferedChange] {
         &self.buffered()[self.buffered_range(prefix)]
     }
 
-    /// Copies the pending changes below `prefix` into `out`.
+    /// Copies the buffered changes below `prefix` into `out`.
     pub fn copy_buffered(&self, prefix: &Prefix, out: &mut Vec<KeyState>) {
         let below = self.buffered_below(prefix).iter();
         out.extend(below.map(|buffered| (buffered.key, buffered.stored.clone())));
     }
 
-    /// Values in the overflow file that were replaced while they were pending, and that no page has.
+    /// Values in the overflow file that were replaced while their changes were buffered, and that no page has.
     #[inline]
     pub fn replaced_values(&self) -> &[ReplacedValue] {
         &self.buffered.replaced_values
@@ -264,7 +266,7 @@ impl RegionState {
         self.children.region().len()
     }
 
-    /// Bytes of what is kept for each child, nodes aside.
+    /// Bytes of what is kept for each child, without nodes.
     pub(super) fn child_bytes(&self) -> usize {
         self.children.heap_bytes()
             + self.changes_since_write.capacity()
@@ -272,9 +274,9 @@ impl RegionState {
     }
 }
 
-/// What is prefetched into the processor's caches.
+/// Prefetching into the processor's caches.
 impl RegionState {
-    /// Prefetches the memory where a lookup of a key of this region goes on.
+    /// Prefetches the memory that a lookup of a key of this region reads next.
     #[inline]
     pub fn cpu_prefetch(&self, key: &Key) {
         self.children.cpu_prefetch(key);
@@ -284,7 +286,7 @@ impl RegionState {
     /// Prefetches the memory that a fold of a key's page, and of this region, reads here.
     pub fn cpu_prefetch_fold(&self, key: &Key) {
         if self.retired {
-            // Its successors have it all.
+            // Retired: the successors have the state.
             return;
         }
         let child = self.children.find(key);
@@ -294,7 +296,7 @@ impl RegionState {
         self.buffered.cpu_prefetch_change(key, self.depth());
     }
 
-    /// Prefetches the memory that the fold of this region reads on the path of a child, which may be gone.
+    /// Prefetches the memory that the fold of this region reads on the path of a child, which may no longer exist.
     pub fn cpu_prefetch_nodes(&self, child: usize) {
         if let Nodes::Resident(nodes) = &self.nodes {
             nodes.cpu_prefetch(child);
@@ -302,10 +304,10 @@ impl RegionState {
     }
 }
 
-/// What happens to a region.
+/// Changes.
 impl RegionState {
-    /// Applies a commit. `scratch` is a spare list whose memory is reused; `changed` is called for each
-    /// changed child with what its changes since its page was written count.
+    /// Applies a commit. `scratch` is a spare list whose memory is reused; `changed` is called for each changed child
+    /// with the count of its changes since its page was written.
     ///
     /// # Panics
     /// When nodes are not in memory, or records come out of order.
@@ -373,14 +375,14 @@ impl RegionState {
         BufferedGrowth { bytes, entries: signed(self.buffered.len()) - signed(entries) }
     }
 
-    /// Keeps the nodes of the parts of a child that the commit which was applied last has changed, as of that.
+    /// Stores the nodes of a child's parts as of the commit that was applied last, which changed them.
     pub fn store_parts(&mut self, child: usize, parts: Arc<PartNodes>) {
         let prefix = self.children.prefix(child);
         debug_assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");
         self.parts.push((prefix, self.versions[child], parts));
     }
 
-    /// Recovery: puts the pending changes of a checkpoint image in. Each counts as one change.
+    /// Recovery: restores the buffered changes of a checkpoint image. Each counts as one change.
     pub fn restore_buffered(
         &mut self,
         buffered: Vec<BufferedChange>,
@@ -395,13 +397,13 @@ impl RegionState {
             .collect();
     }
 
-    /// Recovery: a commit that changed this region is in it already, since its record ends at or before the
-    /// region's own log position.
+    /// Recovery: notes a commit whose changes the region already has, since its record ends at or before the region's
+    /// own log position.
     pub fn note_commit(&mut self, commit: u64) {
         self.last_commit = self.last_commit.max(commit);
     }
 
-    /// A flush gives the runs of the first `count` dropped values up.
+    /// Removes the first `count` replaced values: a flush has retired their runs.
     ///
     /// # Panics
     /// When there are fewer.
@@ -409,12 +411,12 @@ impl RegionState {
         self.buffered.replaced_values.drain(..count);
     }
 
-    /// Recovery: keeps the dropped values that `keep` says yes to; the runs of the others are free.
+    /// Recovery: keeps the replaced values for which `keep` is true; the runs of the others are free.
     pub fn retain_replaced(&mut self, keep: impl FnMut(&ReplacedValue) -> bool) {
         self.buffered.replaced_values.retain(keep);
     }
 
-    /// Others have taken this region's place in the index.
+    /// Marks this region as replaced in the index by others.
     pub fn retire(&mut self) {
         self.retired = true;
     }

@@ -1,7 +1,7 @@
 //! Errors of the allocators.
 
-/// A page was named that cannot be what it was said to be: the index, a location record or an image
-/// does not belong to this state of the file.
+/// A page cannot be in the state that was claimed: the index, a location record or an image does not belong to this
+/// state of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
@@ -11,13 +11,13 @@ pub enum SpaceError {
         /// The page.
         page: u64,
     },
-    /// A page given up that nobody owns.
+    /// A page was retired that nobody owns.
     #[error("page {page} is retired but was not in use")]
     NotUsed {
         /// The page.
         page: u64,
     },
-    /// A page given up twice.
+    /// A page was retired twice.
     #[error("page {page} is retired twice")]
     AlreadyRetired {
         /// The page.
@@ -37,12 +37,12 @@ pub enum SpaceError {
         /// Its pages.
         pages: u64,
     },
-    /// A free map that is no free map.
+    /// An invalid free map.
     #[error("free map: {what} at byte {offset}")]
     FreeMap {
         /// What is wrong.
         what: &'static str,
-        /// Where.
+        /// The offset of the error, in bytes.
         offset: usize,
     },
 }

@@ -40,7 +40,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(u64, impl Iterator<Item = (u64, u64
     if !rest.is_empty() || runs.len() as u64 != count {
         return fail("length and count disagree", COUNT);
     }
-    // A run may start only after it: adjacent ones would be one run.
+    // The next run may start only after this page: adjacent ones would be one run.
     let mut least = 0;
     for (index, (start, len)) in runs.iter().map(run).enumerate() {
         let offset = RUNS + index * RUN_SIZE;

@@ -1,7 +1,7 @@
 //! Free runs by address and by length.
 //!
-//! Invariants: runs are not empty and never touch each other; both trees hold the same runs;
-//! `pages` is their sum.
+//! Invariants: runs are not empty and never touch each other; both trees hold the same runs; `pages` is the sum of
+//! their lengths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,22 +23,22 @@ impl FreeRuns {
         self.by_start.len()
     }
 
-    /// In address order, as start and length.
+    /// All runs in address order, as start and length.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(start, len)| (*start, *len))
     }
 
-    /// Longest first, as start and length.
+    /// All runs, longest first, as start and length.
     pub(super) fn largest(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_len.iter().rev().map(|(len, start)| (*start, *len))
     }
 
-    /// The shortest run of at least `len` pages, of those the first in the file.
+    /// The shortest run of at least `len` pages; of equal ones the first in the file.
     pub(super) fn smallest_of(&self, len: u64) -> Option<(u64, u64)> {
         self.by_len.range((len, 0)..).next().map(|(len, start)| (*start, *len))
     }
 
-    /// Length of the run that ends at `end`, or 0.
+    /// Length in pages of the run that ends at `end`, or 0.
     pub(super) fn ending_at(&self, end: u64) -> u64 {
         match self.by_start.last_key_value() {
             Some((start, len)) if start + len == end => *len,
@@ -46,13 +46,13 @@ impl FreeRuns {
         }
     }
 
-    /// Is any of these pages free?
+    /// True when any of these pages is free.
     pub(super) fn overlaps(&self, start: u64, len: u64) -> bool {
         let before = self.by_start.range(..start + len).next_back();
         before.is_some_and(|(first, pages)| first + pages > start)
     }
 
-    /// Are all of these pages free?
+    /// True when all of these pages are free.
     pub(super) fn contains(&self, start: u64, len: u64) -> bool {
         let around = self.by_start.range(..=start).next_back();
         around.is_some_and(|(first, pages)| first + pages >= start + len)
@@ -76,7 +76,7 @@ impl FreeRuns {
         self.link(first, end - first);
     }
 
-    /// Takes out pages all of which are free.
+    /// Removes pages all of which are free.
     pub(super) fn remove(&mut self, start: u64, len: u64) {
         let around = self.by_start.range(..=start).next_back().map(|(at, len)| (*at, *len));
         let (first, pages) = around.expect("pages taken are free");

@@ -2,16 +2,16 @@
 //!
 //! Both allocators grow the same way, [`GrowingFile::allocate_growing`]:
 //!
-//! 1. ask for pages. An allocator that wants a longer file changes nothing and says by how many
-//!    segments;
+//! 1. ask for pages. An allocator that wants a longer file changes nothing and returns the number of segments that it
+//!    needs;
 //! 2. have the device reserve them at the end of the file, tell the allocator, and ask again;
-//! 3. if the device is full, ask once more with [`Growth::Refused`]: now free pages are taken wherever
-//!    they are, and only when there are too few the device's error is the answer.
+//! 3. if the device is full, ask once more with [`Growth::Refused`]: free pages are then taken anywhere, and only when
+//!    there are too few the device's error is returned.
 
 use super::{NeedGrowth, SpaceError};
 use crate::page_no::page_offset;
 
-/// Segments beyond twice its size that a file may have before it shrinks.
+/// Segments beyond twice its target that a file may have before it shrinks.
 const FAR_SEGMENTS: u64 = 4;
 
 /// How a file of pages grows.
@@ -46,8 +46,8 @@ impl FileGeometry {
         live.saturating_mul(self.size_percent.into()) / 100
     }
 
-    /// A file of `pages` pages with this many live ones: what it should shrink to, in pages, whole segments,
-    /// if it is far too long. Far, so that it does not shrink and grow by turns.
+    /// The pages, in whole segments, to which a file of `pages` pages with `live` live ones should shrink, if it is far
+    /// too long: far, so that it does not shrink and grow by turns.
     pub(super) fn shrink_goal(self, pages: u64, live: u64) -> Option<u64> {
         let (target, segment) = (self.target(live), u64::from(self.segment_pages));
         let far = 2 * target + FAR_SEGMENTS * segment;
@@ -67,19 +67,19 @@ impl Default for FileGeometry {
     }
 }
 
-/// May an allocation ask for a longer file?
+/// Whether an allocation may ask for a longer file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
-    /// Yes, as the size factor says.
+    /// As the size factor says.
     Allowed,
-    /// Only if nothing else is left: the device was found full.
+    /// Only if no free page is left: the device was found full.
     Refused,
 }
 
-/// A part that a file grows by, to be reserved on the device.
+/// A part by which a file grows, to be reserved on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// Where it begins: the end of the file so far, in bytes.
+    /// Its offset, the end of the file so far, in bytes.
     pub offset: u64,
     /// Its length in bytes: whole segments.
     pub bytes: u64,
@@ -87,13 +87,12 @@ pub struct Extension {
     pub growth: Growth,
 }
 
-/// An allocator of a file that grows. Both allocators grow the same way:
-/// [`GrowingFile::allocate_growing`].
+/// An allocator of a file that grows, by [`GrowingFile::allocate_growing`].
 pub trait GrowingFile {
-    /// Neighbouring pages that it hands out.
+    /// A run of neighbouring pages.
     type Run;
 
-    /// Hands out `count` pages; `out` is replaced. Changes nothing when the file must grow before.
+    /// Allocates `count` pages; `out` is replaced. Changes nothing when the file must grow before.
     fn allocate(
         &mut self,
         count: u32,
@@ -101,21 +100,21 @@ pub trait GrowingFile {
         out: &mut Vec<Self::Run>,
     ) -> Result<(), NeedGrowth>;
 
-    /// The device has reserved this many segments more.
+    /// Notes that the device has reserved this many segments more.
     fn add_segments(&mut self, segments: u32) -> Result<(), SpaceError>;
 
     /// Pages of the file.
     fn file_pages(&self) -> u64;
 
-    /// How it grows.
+    /// How the file grows.
     fn geometry(&self) -> FileGeometry;
 
-    /// Hands out `count` pages. `reserve` reserves an extension of the file on the device; `is_full` says
-    /// which of its errors means that the device has no room.
+    /// Allocates `count` pages. `reserve` reserves an extension of the file on the device; `is_full` is true for those
+    /// of its errors which mean that the device has no room.
     ///
     /// # Errors
-    /// Those of `reserve`; that it is full only when the free pages of the file do not suffice
-    /// either. A [`SpaceError`] when the file would be too long.
+    /// Those of `reserve`; that the device is full only when the free pages of the file do not suffice either. A
+    /// [`SpaceError`] when the file would be too long.
     fn allocate_growing<E: From<SpaceError>>(
         &mut self,
         count: u32,
@@ -124,7 +123,7 @@ pub trait GrowingFile {
     ) -> Result<Vec<Self::Run>, E> {
         let mut runs = Vec::new();
         let mut growth = Growth::Allowed;
-        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
+        // Each turn grows the file as needed, refuses growth, or ends with the error.
         while let Err(need) = self.allocate(count, growth, &mut runs) {
             let extension = Extension {
                 offset: page_offset(self.file_pages()),
@@ -204,7 +203,7 @@ mod tests {
         }
         let third = allocate(file, 3 * segment, &mut room).expect("free pages");
         assert_eq!(pages(&third), u64::from(3 * segment));
-        // Another error ends it at once.
+        // Another error ends the allocation at once.
         let broken =
             file.allocate_growing(1, |_| Err(Failed::Broken), |error| *error == Failed::Full);
         assert_eq!(broken.err(), Some(Failed::Broken));

@@ -1,12 +1,11 @@
 //! Pages of the overflow file: each long value has an extent, a few runs of neighbouring pages.
 //!
-//! Runs live as pages of the leaf file do (used, retired as of a stamp, released, free). Unlike there
-//! the state is stored: a checkpoint image has the free map (`free_map`).
+//! Runs live as pages of the leaf file do (used, retired as of a stamp, released, free). Here the state is stored: a
+//! checkpoint image has the free map (`free_map`).
 //!
-//! Policy: the smallest free run that holds the whole value (in a file that is far too long, the first one, so
-//! that its end becomes free); else, while the file has fewer pages
-//! than the size factor says, growth; else the largest free runs, at most [`MAX_RUNS`] of them; else
-//! growth.
+//! Policy: the smallest free run that holds the whole value (in a file that is far too long, the first one, so that its
+//! end becomes free); else, while the file has fewer pages than the size factor says, growth; else the largest free
+//! runs, at most [`MAX_RUNS`] of them; else growth.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +24,9 @@ use super::{FileGeometry, GrowingFile, Growth, NeedGrowth, SpaceError};
 pub struct OverflowSpaceStats {
     /// Pages of the file.
     pub pages: u64,
-    /// Pages in use and not given up.
+    /// Pages in use and not retired.
     pub live: u64,
-    /// Pages given up and not released.
+    /// Pages retired and not released.
     pub retired: u64,
     /// Free pages.
     pub free: u64,
@@ -57,7 +56,7 @@ impl OverflowSpace {
         Self { geometry, ..Self::default() }
     }
 
-    /// The state that [`OverflowSpace::encode`] wrote, validated in full.
+    /// The state that [`OverflowSpace::encode`] wrote, fully validated.
     pub fn parse(geometry: FileGeometry, bytes: &[u8]) -> Result<Self, SpaceError> {
         let (pages, runs) = free_map::parse(bytes)?;
         if pages % u64::from(geometry.segment_pages) != 0 {
@@ -74,9 +73,8 @@ impl OverflowSpace {
         Ok(extents)
     }
 
-    /// Appends the free map as it will be after a restart: free is what is free now and what was
-    /// retired with a stamp of at most `through`, the newest one whose location record the image
-    /// covers.
+    /// Appends the free map as it will be after a restart: what is free now and what was retired with a stamp of at
+    /// most `through`, the newest one whose location record the image covers.
     pub fn encode(&self, through: u64, out: &mut Vec<u8>) {
         let mut free = self.free.clone();
         for run in self.retired_batches.iter(through) {
@@ -85,16 +83,16 @@ impl OverflowSpace {
         free_map::encode(self.pages, free.len(), free.iter(), out);
     }
 
-    /// When the file is far too long for its live pages: drops segments of free pages at its end from the
-    /// map, as far as it should shrink. The caller cuts the file itself when no image and no record that a
-    /// recovery may read names a page behind the end.
+    /// When the file is far too long for its live pages: removes segments of free pages at its end from the map, as far
+    /// as it should shrink. The caller cuts the file itself when no image and no record that a recovery may read names
+    /// a page behind the end.
     pub fn shrink_tail(&mut self) {
         if let Some(goal) = self.geometry.shrink_goal(self.pages, self.stats().live) {
             self.shrink_free_end(goal);
         }
     }
 
-    /// Drops segments of free pages at the end of the file from the map, but for the first `keep` pages.
+    /// Removes segments of free pages at the end of the file from the map, after the first `keep` pages.
     pub fn shrink_free_end(&mut self, keep: u64) {
         let (free, segment) = (self.free.ending_at(self.pages), self.geometry.segment_pages);
         let used = (self.pages - free).next_multiple_of(segment.into());
@@ -105,8 +103,7 @@ impl OverflowSpace {
         }
     }
 
-    /// Gives runs up as of `stamp`, a number that never falls. After an error the runs before the
-    /// one named are retired.
+    /// Retires runs as of `stamp`, a number that never falls. After an error the runs before the one named are retired.
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
@@ -120,7 +117,7 @@ impl OverflowSpace {
         Ok(())
     }
 
-    /// Frees what was retired with stamps through `stamp`; gives the number of pages.
+    /// Frees runs retired with stamps through `stamp`; returns the number of pages.
     pub fn release(&mut self, stamp: u64) -> u64 {
         let before = self.retired_pages;
         while let Some(runs) = self.retired_batches.take(stamp) {
@@ -133,13 +130,13 @@ impl OverflowSpace {
         before - self.retired_pages
     }
 
-    /// Recovery: the file has at least this many pages, in whole segments; those beyond what was known are free.
+    /// Recovery: the file has at least this many pages, in whole segments; pages beyond the known ones are free.
     pub fn grow_to(&mut self, pages: u64) -> Result<(), SpaceError> {
         let more = pages.saturating_sub(self.pages).div_ceil(self.geometry.segment_pages.into());
         self.add_segments(u32::try_from(more).map_err(|_| SpaceError::TooLong { pages })?)
     }
 
-    /// Recovery: a location record says that this run is in use.
+    /// Recovery: marks a run as used, as a location record says.
     pub fn mark_used(&mut self, run: OverflowRun) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         if !self.free.contains(run.start, run.pages.into()) {
@@ -149,15 +146,15 @@ impl OverflowSpace {
         Ok(())
     }
 
-    /// A run is free at once: in recovery, and for runs allocated but never published.
+    /// Frees a run at once: in recovery, and for runs allocated but never published.
     pub fn mark_free(&mut self, run: OverflowRun) -> Result<(), SpaceError> {
         self.check_owned(run)?;
         self.free.insert(run.start, run.pages.into());
         Ok(())
     }
 
-    /// Gives up as of `stamp` all that is free, as if somebody had had it; says whether there was anything. For a
-    /// recovery that does not know what is named.
+    /// Retires all free pages as of `stamp`; true when there were any. For a recovery that does not know which pages
+    /// are named.
     ///
     /// # Panics
     /// As [`OverflowSpace::retire`].
@@ -187,7 +184,7 @@ impl OverflowSpace {
         }
     }
 
-    /// About how many bytes of memory this allocator holds.
+    /// Bytes of memory that this allocator holds, about.
     pub fn bytes(&self) -> usize {
         // A B-tree's nodes are between half and entirely full.
         const RETIRED: usize = 2 * size_of::<(u64, u64)>();
@@ -197,16 +194,16 @@ impl OverflowSpace {
             + self.retired_batches.bytes()
     }
 
-    /// Is the file shorter than the size factor allows with `count` more live pages?
+    /// True when the file is shorter than the size factor allows with `count` more live pages.
     fn is_short(&self, count: u32) -> bool {
         let live = self.stats().live + u64::from(count);
         self.pages < self.geometry.target(live)
     }
 
-    /// The segments that it takes to have a run of `count` pages at the end of the file.
+    /// The segments needed for a run of `count` pages at the end of the file.
     fn need(&self, count: u32) -> NeedGrowth {
         let tail = self.free.ending_at(self.pages);
-        // At least one, so that asking again leads on.
+        // At least one, so that asking again makes progress.
         self.geometry.need(u64::from(count).saturating_sub(tail).max(1))
     }
 
@@ -226,7 +223,7 @@ impl OverflowSpace {
         None
     }
 
-    /// Inside the file, nothing of it free, nothing of it given up.
+    /// Checks that a run is inside the file, and that no page of it is free or retired.
     fn check_owned(&self, run: OverflowRun) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         let end = run.start + u64::from(run.pages);
@@ -253,7 +250,7 @@ impl OverflowSpace {
 impl GrowingFile for OverflowSpace {
     type Run = OverflowRun;
 
-    /// Hands out `count` pages as at most [`MAX_RUNS`] runs in address order; `out` is replaced.
+    /// Allocates `count` pages as at most [`MAX_RUNS`] runs in address order; `out` is replaced.
     ///
     /// # Panics
     /// When `count` is 0.
@@ -312,7 +309,7 @@ impl GrowingFile for OverflowSpace {
     }
 }
 
-/// Runs that `len` neighbouring pages make: the length of a run is limited.
+/// Number of runs for `len` neighbouring pages: the length of a run is limited.
 fn runs_of(len: u64) -> u64 {
     len.div_ceil(MAX_RUN_PAGES.into())
 }

@@ -1,7 +1,7 @@
-//! What was given up but may not be used again yet, oldest first.
+//! Retired pages or runs, oldest first.
 //!
-//! A *stamp* is a number of the caller's that never falls, such as that of the flush that gave the pages
-//! up. Things of one stamp are released together, in the order of their stamps.
+//! A *stamp* is a number of the caller's that never falls, such as that of the flush that retired the pages. Batches
+//! are released in the order of their stamps.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ impl<T> RetiredBatches<T> {
         }
     }
 
-    /// Takes the oldest batch out if its stamp is at most `through`.
+    /// Removes the oldest batch if its stamp is at most `through`.
     pub(super) fn take(&mut self, through: u64) -> Option<Vec<T>> {
         if self.batches.front()?.0 > through {
             return None;
@@ -37,7 +37,7 @@ impl<T> RetiredBatches<T> {
         self.batches.pop_front().map(|(_, batch)| batch)
     }
 
-    /// Everything with a stamp of at most `through`.
+    /// All items with a stamp of at most `through`.
     pub(super) fn iter(&self, through: u64) -> impl Iterator<Item = &T> {
         self.batches.iter().take_while(move |(stamp, _)| *stamp <= through).flat_map(|(_, b)| b)
     }

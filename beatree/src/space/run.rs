@@ -5,19 +5,19 @@ use crate::page_no::PageNo;
 /// Neighbouring pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeafRun {
-    /// The first.
+    /// The first page.
     pub start: PageNo,
-    /// How many, at least one.
+    /// Number of pages, at least one.
     pub len: u32,
 }
 
 impl LeafRun {
-    /// The number after the last one's.
+    /// The number after the last page's.
     pub fn end(&self) -> u32 {
         self.start.get() + self.len
     }
 
-    /// Its pages in order.
+    /// The pages in order.
     pub fn pages(&self) -> impl Iterator<Item = PageNo> + use<> {
         (self.start.get()..self.end()).map(PageNo::new)
     }

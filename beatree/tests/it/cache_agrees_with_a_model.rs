@@ -1,5 +1,5 @@
-//! The cache never gives a page that was not inserted under that number and tag, never exceeds its
-//! budget, counts what it does, and with room enough forgets nothing.
+//! The cache never returns a page that was not inserted under that number and tag, never exceeds its budget, counts
+//! what it does, and with enough room evicts nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn cases(default: u64) -> u64 {
     std::env::var("PLEACH_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
 
-/// A page that names its number, tag and age; `many` gives more cells than usual.
+/// A page whose contents name its number, tag and age; `many` gives more cells than usual.
 fn page(page_no: u32, version: u64, many: bool) -> Page {
     let mut key = [7; 32];
     let prefix_len = if many { 240 } else { 16 };
@@ -41,7 +41,7 @@ fn page(page_no: u32, version: u64, many: bool) -> Page {
     page
 }
 
-/// A treelet that knows all, as of a commit.
+/// A treelet that knows all nodes, as of a commit.
 fn treelet(as_of: u64) -> Treelet {
     let mut treelet = Treelet::empty();
     treelet.advance(
@@ -105,7 +105,7 @@ impl Twin {
                 let tag = self.below(3);
                 let bytes = page(page_no, version, self.below(8) == 0);
                 let given = self.cache.insert(PageNo::new(page_no), tag, &bytes, batch);
-                // The same number and tag mean the same page: what is there stays.
+                // The same number and tag mean the same page: the cached one stays.
                 let present = given.view().applied_through();
                 assert!(
                     present == version || self.model.get(&page_no) == Some(&(tag, present)),
@@ -114,7 +114,7 @@ impl Twin {
                 self.model.insert(page_no, (tag, present));
             }
             14 | 15 => {
-                // Each page has a treelet that says when it was hung on it.
+                // Each page has a treelet that says when it was attached.
                 let Some((tag, _)) = self.model.get(&page_no) else { return };
                 self.gets += 1;
                 let Some(page) = self.cache.get(PageNo::new(page_no), *tag) else { return };
@@ -125,7 +125,7 @@ impl Twin {
                 });
             }
             16 => {
-                // A page that the cache no longer has gets nothing.
+                // A page that the cache no longer has gets no treelet.
                 let page = Cache::new(1 << 20).insert(
                     PageNo::new(page_no),
                     0,
@@ -179,7 +179,7 @@ fn a_changing_budget_is_kept_at_once() {
                 let pages = usize::try_from(twin.below(150)).unwrap();
                 twin.budget = pages * Cache::PAGE_COST;
                 twin.cache.set_budget(twin.budget);
-                // Not below what shards take.
+                // Not below the bytes of the shards.
                 assert!(twin.cache.bytes() <= twin.budget.max(twin.empty));
             }
             let page_no = twin.below(120);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const COUNTS: [u16; 14] = [0, 1, 2, 7, 8, 9, 63, 64, 65, 90, 127, 128, 129, 700];
 
-/// `spread` makes the keys of a page of `count` cells out of numbers.
+/// A page of `count` cells whose keys `spread` makes of numbers.
 fn cached(count: u16, prefix_len: u16, spread: impl Fn(u16) -> Key) -> Arc<CachedPage> {
     let mut page = [0; PAGE_SIZE];
     let header = LeafHeader {

@@ -1,5 +1,5 @@
-//! Pages of the current batch stay up to seven eighths of the budget; a scan does not drive out pages in use;
-//! a page that a reader holds outlives its eviction.
+//! Pages of the current batch stay up to seven eighths of the budget; a scan does not evict pages in use; a page that a
+//! reader holds outlives its eviction.
 
 use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, NO_BATCH};
@@ -52,7 +52,7 @@ fn pages_of_the_current_batch_outlast_any_number_of_others() {
     assert_eq!(present(&cache, 0..held), 0, "the next batch lets them go");
 }
 
-/// Others pass through the cache.
+/// Inserts other pages.
 fn others(cache: &Cache, from: u32) {
     for page_no in from..from + 10 * PAGES {
         cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);
@@ -70,7 +70,7 @@ fn pages_of_the_next_batch_stay_through_it_or_until_their_last_use() {
     cache.set_batch(6);
     others(&cache, 20_000);
     assert_eq!((cache.stats().held, present(&cache, 0..100)), (100, 100));
-    // A last use says anew for how long.
+    // A last use sets the batch anew.
     for page_no in 0..50 {
         let through = if page_no < 20 { 7 } else { NO_BATCH };
         assert!(cache.get_for_last_use(PageNo::new(page_no), 0, through).is_some());

@@ -24,8 +24,8 @@ fn a_reader_from_before_holds_a_period_and_a_later_one_does_not() {
     assert!(!period.poll());
     let late = grace.enter();
     drop(early);
-    // The late one came while the phase of the period was not over, or after: at most one of the two
-    // phases can contain it.
+    // The late one entered while the phase of the period was not over, or after: at most one of the two phases can
+    // contain it.
     let second = grace.start_period();
     assert!(!second.poll());
     drop(late);
@@ -77,8 +77,8 @@ fn grace_over(period: &pleach_beatree::grace::GracePeriod) -> bool {
     period.poll()
 }
 
-/// Readers follow a published slot number and check that the slot is not reused while they look; the
-/// writer moves the number, waits the period out by polling, then reuses the old slot.
+/// Readers follow a published slot number and check that the slot is not reused while they read; the writer moves the
+/// number, polls until the period is over, then reuses the old slot.
 #[test]
 fn freed_slots_are_not_reused_under_a_reader() {
     const SLOTS: usize = 4;

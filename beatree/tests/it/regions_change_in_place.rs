@@ -133,8 +133,8 @@ proptest! {
     }
 }
 
-/// As many changes as a large block has, all in one child, of which a flush takes every second: were each put in and
-/// taken out by itself, what is moved for it would come to terabytes, and this test to hours.
+/// As many changes as a large block has, all in one child, of which a flush takes every second: if each were inserted
+/// and removed by itself, terabytes would be moved, and the test would take hours.
 #[test]
 fn a_child_takes_all_changes_of_a_block() {
     const CHANGES: u32 = 400_000;
@@ -158,7 +158,7 @@ fn a_child_takes_all_changes_of_a_block() {
     );
     assert_eq!(done.entries, CHANGES as usize);
     assert!(state.buffered().iter().map(|one| one.key).eq(keys(1)));
-    // Each of those that stay counts as a change.
+    // Each change that stays counts.
     assert_eq!(counts(&state)[..2], [255, 0]);
 }
 

@@ -1,6 +1,6 @@
-//! The allocator of the leaf file against a list of page states: no page has two owners, pending pages
-//! are never handed out, fresh pages come first, holes as the sweep says, runs are maximal and sorted,
-//! the file grows when and as far as the rule says, and all counters agree.
+//! The allocator of the leaf file against a list of page states: no page has two owners, retired pages are never
+//! allocated, fresh pages come first, holes as the sweep says, runs are maximal and sorted, the file grows when and as
+//! far as the rule says, and all counters agree.
 
 use pleach_beatree::PageNo;
 use pleach_beatree::space::{
@@ -52,7 +52,7 @@ impl Twin {
         self.pages.iter().filter(|state| wanted(**state)).count()
     }
 
-    /// Segments to grow by before `count` pages can be had.
+    /// Segments to grow by before `count` pages can be allocated.
     fn growth(&self, count: usize, growth: Growth) -> usize {
         let live = self.count(|state| state == State::Used);
         let holes = self.pages[..self.frontier].iter().filter(|s| **s == State::Free).count();
@@ -84,7 +84,7 @@ impl Twin {
         assert_eq!(numbers, expected);
     }
 
-    /// What the file is to shrink to with this many live pages, if it is far too long.
+    /// The pages that the file should shrink to with this many live ones, if it is far too long.
     fn goal(&self, live: usize) -> Option<usize> {
         let (size, target) = (self.geometry.segment_pages as usize, self.target(live));
         (self.pages.len() > 2 * target + 4 * size).then(|| (target / size + 1) * size)
@@ -94,7 +94,7 @@ impl Twin {
         live * self.geometry.size_percent as usize / 100
     }
 
-    /// The pages that an allocation of `count` pages is to give, one by one.
+    /// The pages that an allocation of `count` pages should return, one by one.
     fn choose(&mut self, count: usize) -> Vec<PageNo> {
         let size = self.geometry.segment_pages as usize;
         let holes: Vec<usize> =
@@ -142,7 +142,7 @@ impl Twin {
         numbers.into_iter().map(page).collect()
     }
 
-    /// Cuts the end off as far as it may be, or somewhere behind that.
+    /// Cuts the end off as far as allowed, or somewhere behind that.
     fn cut(&mut self) {
         let size = self.geometry.segment_pages as usize;
         let used =
@@ -255,7 +255,7 @@ impl Twin {
         }
     }
 
-    /// A reopened allocator knows the same pages, but for what was pending.
+    /// A reopened allocator knows the same pages, except that retired ones are free.
     fn reopen(&mut self) {
         for state in &mut self.pages {
             if matches!(state, State::Pending(_)) {

@@ -1,5 +1,5 @@
-//! A treelet that follows commit after commit says of every position what the slow trie says, and
-//! the folds that lean on it give the root of the slow trie.
+//! A treelet that follows commit after commit has at every position the node of the naive trie, and the folds that use
+//! it give the naive trie's root.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn below(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
     rng.next_u32() % bound
 }
 
-/// How the keys of a page lie.
+/// How the keys of a page are spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     /// Anywhere.
@@ -40,11 +40,11 @@ enum Form {
     Narrow,
     /// All in one bucket, and spread there: a full bucket.
     OneBucket,
-    /// They share all bits but the last few: one long chain.
+    /// Keys share all bits but the last few: one long chain.
     Chain,
     /// Each shares some more bits with one key: chains from a chain.
     Ladder,
-    /// They share a lead, and differ in some bits of each byte behind it, as names and numbers do.
+    /// Keys share a lead, and differ in some bits of each byte behind it, as names and numbers do.
     Names,
 }
 
@@ -101,7 +101,7 @@ impl Form {
         let mut key = *at.first_key();
         let behind = at.len() + [2, 9, 40][usize::from(at.len() % 3)];
         let letter = *b"bdfgaeio".get(below(rng, 8) as usize).unwrap();
-        // Now and then one is spelled otherwise, near the lead or far from it.
+        // Now and then one differs elsewhere, near the lead or far from it.
         let odd = (below(rng, 24) == 0).then(|| at.len() + u16::try_from(below(rng, 100)).unwrap());
         for depth in at.len()..256 {
             let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
@@ -147,7 +147,7 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
     page
 }
 
-/// Every position that may be read has the slow trie's node.
+/// Every position that may be read has the naive trie's node.
 fn check(treelet: &Treelet, trie: &NaiveTrie, page: (&Prefix, &LeafView<'_>), level: u8, bits: u8) {
     let at = match treelet.columns() {
         Some(columns) if level > 0 => columns.position(&page.1.key(0), level, bits),
@@ -170,14 +170,14 @@ fn check(treelet: &Treelet, trie: &NaiveTrie, page: (&Prefix, &LeafView<'_>), le
 #[derive(Debug, Default, PartialEq)]
 struct Emitted(Vec<u8>, u32, Vec<Node>);
 
-/// What a fold gives: node, what was before and the hash of what was put at each access, what is emitted, and which
-/// accesses are the first of their terminals.
+/// The result of a fold: node, prior value and hash of the new one at each access, what is emitted, and which accesses
+/// are the first of their terminals.
 type Folded = (Node, Vec<(Stored, Option<ValueHash>)>, Emitted, Vec<bool>);
 
 /// What a treelet learns, and with which columns.
 type Learned = (Option<Columns>, Vec<(u8, Node)>);
 
-/// What came of the only fold.
+/// The result of the folder's only fold.
 fn folded(folder: &Folder, results: Vec<AccessResult>) -> Folded {
     let mut emitted = Emitted::default();
     if folder.occupancy(0) == Occupancy::Many {
@@ -190,7 +190,7 @@ fn folded(folder: &Folder, results: Vec<AccessResult>) -> Folded {
     (*folder.node(0), results, emitted, firsts)
 }
 
-/// Folds a page, and gives what its treelet learns.
+/// Folds a page, and returns what its treelet learns.
 fn fold(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut Folder) -> (Folded, Learned) {
     let mut results = Vec::new();
     folder.clear();
@@ -201,7 +201,7 @@ fn fold(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut Folder) -> (F
     (folded(folder, results), learned)
 }
 
-/// Folds a page in parts, of which those are known by their nodes that an earlier fold has given; gives the parts' nodes.
+/// Folds a page in parts, with those known by their nodes that an earlier fold returned; returns the parts' nodes.
 fn in_parts(
     page: &PageState<'_>,
     known: &[(Prefix, Node)],
@@ -261,7 +261,7 @@ impl Then {
         }
     }
 
-    /// Folds the page as it was then: page, pending changes, and over them what was replaced.
+    /// Folds the page as it was then: page, buffered changes, and over them what was replaced.
     fn check(&self, now: &PageState<'_>, accesses: &[KeyAccess]) {
         let mut all: BTreeMap<Key, Stored> = now.buffered.iter().cloned().collect();
         all.extend(self.undo.iter().map(|(key, stored)| (*key, stored.clone())));
@@ -278,8 +278,8 @@ impl Then {
     }
 }
 
-/// A page of hostile or ordinary form, and accesses to it, commit after commit: all ways to fold it agree with
-/// the slow trie.
+/// A page of hostile or ordinary form, and accesses to it, commit after commit: all ways to fold it agree with the
+/// naive trie.
 #[derive(Default)]
 struct Tally {
     /// Nodes that a flush finds.
@@ -347,9 +347,9 @@ fn follow(case: u64, tally: &mut Tally) {
         if capture == 0 {
             continue;
         }
-        // What the one has learnt serves the other.
+        // Nodes of one fold serve the other.
         let (columns, learned) = if below(&mut rng, 4) == 0 { whole } else { learned };
-        // One as of another commit forgets.
+        // A treelet as of another commit is cleared.
         let before = if current { commit - 1 } else { u64::MAX - 1 };
         treelet.advance((before, commit), columns, &own, learned.into_iter());
         check(&treelet, &trie, (&at, &view), 0, 0);
@@ -373,7 +373,8 @@ fn a_treelet_follows_its_page() {
     assert!(columns > 300, "treelets with columns: {columns} of {treelets}");
 }
 
-/// A page over which much pends, commit after commit: in parts, those that are known included, it folds as in one piece.
+/// A page with many buffered changes, commit after commit: folded in parts, known ones included, it gives the same as
+/// in one piece.
 fn follow_parts(case: u64) -> usize {
     let mut rng = ChaCha8Rng::seed_from_u64(case);
     let at = Prefix::new(&[0x35; 32], [0, 9, 120][below(&mut rng, 3) as usize]);

@@ -85,7 +85,7 @@ pub struct Jmt {
     version: Option<Version>,
     root: Root,
     uncommitted: UncommittedNodes,
-    /// Does the block that was begun want a witness?
+    /// True when the open block makes a witness.
     proves: bool,
 }
 

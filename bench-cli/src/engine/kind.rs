@@ -142,7 +142,7 @@ impl EngineKind {
         }
     }
 
-    /// Does its root follow from its pairs alone? QMDB's is that of a log.
+    /// True when the root follows from the pairs alone. QMDB's root is that of a log.
     pub const fn has_root_of_pairs(self) -> bool {
         self.caps().merkle && !matches!(self, Self::Qmdb)
     }

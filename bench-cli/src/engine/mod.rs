@@ -52,7 +52,7 @@ pub type Root = [u8; 32];
 pub type PlainKey = arrayvec::ArrayVec<u8, 32>;
 /// A key and its value.
 pub type Pair = (PlainKey, Value);
-/// Is shown a value: the number of its key among those asked for, and the value, if there is one.
+/// Gets a value: the number of its key in the request, and the value, if there is one.
 pub type ValueSink<'a> = dyn FnMut(usize, Option<&[u8]>) + 'a;
 /// What a transaction does.
 pub type TxBody<'a> = dyn FnMut(&mut dyn Tx) -> Result<()> + 'a;
@@ -109,7 +109,7 @@ pub trait Engine {
     /// order of their keys. Durable on return.
     fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()>;
 
-    /// Does `work` in one atomic transaction: it sees its own writes. Durable on return when `sync`.
+    /// Runs `work` in one atomic transaction, which sees its own writes. Durable on return when `sync`.
     fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()>;
 
     /// What other threads read with.
@@ -220,7 +220,7 @@ pub trait Engine {
 /// The block at hand of a plain store: finished, and written by its commit.
 #[derive(Debug, Default)]
 pub struct PlainBlock {
-    /// Are commits of blocks synced?
+    /// Whether commits of blocks are synced.
     pub durable: bool,
     pub made: Vec<StateAccess>,
 }
@@ -235,7 +235,7 @@ pub trait Tx {
 
 /// Reads beside commits, on another thread.
 pub trait Reader: Send {
-    /// Does some work on one consistent state: the newest when it begins.
+    /// Runs `work` on one consistent state: the newest when it begins.
     fn view(&mut self, work: &mut dyn FnMut(&dyn View) -> Result<()>) -> Result<()>;
 }
 
@@ -278,7 +278,7 @@ pub struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Is each commit to be synced?
+    /// True when each commit is synced.
     pub fn durable(&self) -> bool {
         self.flags.durability == crate::flags::Durability::Commit
     }

@@ -54,9 +54,9 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 /// A block that was begun.
 struct OpenBlock {
     session: Session<Blake3Hasher>,
-    /// Were its keys announced?
+    /// True when the block's keys were announced.
     announced: bool,
-    /// Has it read? What is announced then is the next one's.
+    /// True when the block has read. Keys that are announced from then on are the next block's.
     has_read: bool,
     /// What it has read, where that is to be proven.
     reads: Option<Vec<NomtRead>>,

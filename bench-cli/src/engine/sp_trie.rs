@@ -352,7 +352,7 @@ impl EngineWitness for Proof {
         (nodes + rocks::bytes(&self.accesses)) as u64
     }
 
-    /// Does the block again on the nodes of the proof alone.
+    /// Repeats the block on the nodes of the proof alone.
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
         let nodes = self.nodes.as_ref().map_err(Clone::clone)?;
         let (mut nodes, _) = nodes.to_memory_db::<SpTrieHasher>(before).map_err(unproven)?;

@@ -48,7 +48,7 @@ fn set_cache(connection: &Connection, kib: u64) -> Result<()> {
     connection.pragma_update(None, "cache_size", -kib.cast_signed()).map_err(wrap)
 }
 
-/// Does some work between BEGIN and COMMIT; between BEGIN and ROLLBACK where it has written nothing.
+/// Runs `work` between BEGIN and COMMIT, or BEGIN and ROLLBACK where nothing was written.
 fn within(
     connection: &Connection,
     begin: &str,

@@ -188,7 +188,7 @@ impl FlattenBench {
     }
 }
 
-/// Does something with a database of the loaded accounts, all of them cached.
+/// Runs `work` with a database of the loaded accounts, all of them cached.
 fn on_loaded(
     side: &JobContext,
     run: impl FnOnce(&mut PleachEngine, &Db) -> Result<Root>,

@@ -1,5 +1,5 @@
-//! `history`: at which blocks have keys changed? As the sharded-bitmap benchmark asks it. This project's engine has the answer
-//! in its history; the others get a sharded index, as is usual in ordered stores.
+//! `history`: finds the blocks at which keys changed, with the questions of the sharded-bitmap benchmark. This
+//! project's engine has the answers in its history; the others get a sharded index, as is usual in ordered stores.
 
 use core::time::Duration;
 
@@ -131,7 +131,8 @@ fn list(seed: u64, id: u64, len: u64) -> Vec<u64> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Does all four once with one key, which is then as it was: what they took. Everything is compared with the list.
+/// Runs all four operations once with one key, which is unchanged afterwards, and returns their times. All results are
+/// checked against the list.
 fn turn(index: &mut dyn Index, key: u64, list: &[u64], mut draws: Draws) -> Result<[Duration; 4]> {
     let same = |same: bool, what: &str| {
         if same { Ok(()) } else { wrong(format!("{what} is not what the list of changes says")) }

@@ -155,7 +155,7 @@ pub fn run(args: &ImportArgs, side: &mut JobContext) -> Result<()> {
     all.iter().try_for_each(|loaded| verify(args, loaded, side))
 }
 
-/// Ordered stores load by appending: must what comes in this order be sorted for them?
+/// True when input of this order has to be sorted for an engine: ordered stores load by appending.
 fn sorts(kind: EngineKind, order: Order) -> bool {
     order == Order::Random && !kind.caps().merkle && kind != EngineKind::PleachPlain
 }

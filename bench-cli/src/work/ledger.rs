@@ -26,8 +26,8 @@ pub struct Ledger {
     pub contracts: u64,
     /// Of each contract.
     pub slots: u64,
-    /// Is there a token, one contract more, that has a slot for each hot account? Then all transfers are of it and
-    /// between these accounts; else of any contract and to any account.
+    /// Whether there is a token: one contract more, with a slot for each hot account. Then all transfers are of the
+    /// token and between these accounts; else of any contract and to any account.
     pub token: bool,
 }
 

@@ -206,7 +206,7 @@ fn prove(
     Ok(ProofTimes { generate, verify, bytes })
 }
 
-/// Does a proof say that an account has its balance?
+/// True when a proof says that an account has its balance.
 fn holds((key, id): &(Key, u64), proves: impl Fn(&Key, Option<&[u8]>) -> Option<bool>) -> bool {
     proves(key, Some(&id.to_le_bytes())) == Some(true)
 }

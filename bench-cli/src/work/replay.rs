@@ -26,7 +26,7 @@ impl Replay {
         Ok(Self { loaded: vec![start; ids], new: VecDeque::new(), closed: 0 })
     }
 
-    /// Does the next batch.
+    /// Commits the next batch.
     pub fn step(&mut self, stream: &Stream, number: u64) -> Result<()> {
         let batch = stream.batch(number);
         self.new.extend((0..stream.fresh_per_batch()).map(|_| ABSENT));

@@ -554,8 +554,8 @@ pub fn numbers(engine: &mut dyn Engine, space: u8, keys: &[Key]) -> Result<Vec<O
     failed.map_or(Ok(seen), Err)
 }
 
-/// Has the number of pending entries stopped growing? It has if the averages over the last four batches and over the
-/// four before them differ by less than a twentieth.
+/// True when the number of buffered entries no longer grows: its averages over the last four batches and over the four
+/// before them differ by less than a twentieth.
 fn is_steady(levels: &[u64]) -> bool {
     let Some(recent) = levels.last_chunk::<8>() else { return false };
     let (old, new) = (recent[..4].iter().sum::<u64>(), recent[4..].iter().sum::<u64>());

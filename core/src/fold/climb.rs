@@ -1,4 +1,4 @@
-//! The way up: from an item to the fork with the next one, and over what waits there.
+//! The climb: from an item to the fork with the next one, merging with the subtries that wait there.
 
 use super::folder::Folder;
 use super::path::{NodeOwner, Path};
@@ -15,7 +15,7 @@ impl Folder {
         OldOccupancy::UnaccessedPair(index32(self.pairs.len() - 1))
     }
 
-    /// The pair of a leaf of which no more is known than that it is the only one below a prefix.
+    /// Records the pair of a leaf of which only its node and a prefix are known.
     #[cold]
     pub(super) fn record_unnamed(&mut self, at: &Prefix) -> OldOccupancy {
         let hash = self.values.add(FoldValue::Hash(ValueHash::new([0; 32])));
@@ -23,14 +23,14 @@ impl Folder {
         self.record_pair(at.first_key(), hash)
     }
 
-    /// The same beside the way to a key.
+    /// The same for a leaf beside the path of a key.
     #[cold]
     fn record_unnamed_sibling(&mut self, key: &Key, depth: u16) -> OldOccupancy {
         self.record_unnamed(&Prefix::new(key, depth).child(!bit(key, depth)))
     }
 
-    /// Takes the subtrie at this depth on the way to a key up to the fork with the next one, where it waits; or to the
-    /// floor, where it is given.
+    /// Lifts the subtrie at this depth on the path of a key up to the fork with the next item, where it waits; or to
+    /// the floor, where it is returned.
     #[inline]
     pub(super) fn climb(
         &mut self,
@@ -49,7 +49,7 @@ impl Folder {
             }
             let bottom = stop.max(path.bottom());
             if bottom < depth && subtrie.kind() != NodeKind::Internal {
-                // Nothing is beside, and a leaf needs no hash to go up.
+                // Nothing is beside, and a leaf needs no hash to move up.
                 if matches!(subtrie.old(), OldOccupancy::Many) {
                     (bottom..depth).for_each(|_| self.stages.sibling(None));
                 }
@@ -75,7 +75,7 @@ impl Folder {
         }
     }
 
-    /// Goes up to a depth at which the other side has no item.
+    /// Climbs to a depth at which the other side has no item.
     #[inline]
     fn climb_one(
         &mut self,
@@ -121,7 +121,7 @@ impl Folder {
         Subtrie::new(NodeKind::Internal, source, old)
     }
 
-    /// What the multiproof needs of a subtrie that has gone up beside a node.
+    /// What the multiproof needs of a subtrie that has climbed past a node.
     fn old_after_climb(
         &mut self,
         (old, is_empty): (OldOccupancy, bool),
@@ -153,7 +153,7 @@ impl Folder {
         }
     }
 
-    /// The subtrie over two.
+    /// The subtrie above two.
     #[inline]
     fn join(&mut self, left: Subtrie, right: Subtrie, depth: u16, home: NodeOwner) -> Subtrie {
         let old = match (left.old(), right.old()) {
@@ -162,7 +162,7 @@ impl Folder {
         };
         let halves = [left.source(), right.source()];
         let one = match (left.kind(), right.kind()) {
-            // A leaf moves up, and nothing is nothing.
+            // A leaf moves up, and two terminators are one.
             (NodeKind::Terminator, NodeKind::Terminator | NodeKind::Leaf) => right,
             (NodeKind::Leaf, NodeKind::Terminator) => left,
             _ => {
@@ -176,7 +176,7 @@ impl Folder {
         one.with(old)
     }
 
-    /// What the multiproof needs of two subtries together; emits what is placed by that.
+    /// What the multiproof needs of two joined subtries; emits the siblings whose place this decides.
     fn join_old(&mut self, left: Subtrie, right: Subtrie, depth: u16) -> OldOccupancy {
         let is_beside =
             |old| matches!(old, OldOccupancy::Unaccessed | OldOccupancy::UnaccessedPair(_));
@@ -211,7 +211,7 @@ impl Folder {
         }
     }
 
-    /// The same where nothing is accessed in one of the two, `other`.
+    /// The same where nothing is accessed in `other`.
     fn join_beside(&mut self, old: OldOccupancy, other: Subtrie, depth: u16) -> OldOccupancy {
         match (old, other.kind()) {
             (OldOccupancy::Empty(_) | OldOccupancy::Leaf(_), NodeKind::Terminator) => return old,
@@ -228,7 +228,7 @@ impl Folder {
         OldOccupancy::Many
     }
 
-    /// An access ends in the leaf of another key.
+    /// Sets the leaf of another key as the terminal of an access.
     #[inline(never)]
     fn place_in_leaf(&mut self, access: u32, leaf: OldOccupancy) {
         let OldOccupancy::UnaccessedPair(pair) = leaf else { unreachable!("a leaf has one key") };

@@ -1,4 +1,4 @@
-//! By which bits of a key a treelet parts the keys below a prefix.
+//! The bits of a key at which a treelet divides the keys below a prefix.
 
 use super::TREELET_LEVELS;
 use super::heap_index;
@@ -9,12 +9,12 @@ use crate::prefix::{Prefix, bit, common_len};
 const LEVELS: usize = TREELET_LEVELS as usize;
 /// Bits of the levels right behind a prefix.
 const BEHIND: u32 = TREELET_LEVELS as u32;
-/// With fewer of these in which keys differ, others part them better.
+/// With fewer bits than this in which keys differ, other bits divide them better.
 const ENOUGH: u32 = 4;
 
-/// The bits of a key that say in which bucket of a treelet it is, where these are not the five behind the prefix: the
-/// first five in which the keys of a page differ. In all others before the last of the five all keys are the same, so
-/// that nodes in between have a terminator on one side, and the treelet has a position only above each of them.
+/// The bits of a key that determine its bucket in a treelet, where these are not the five behind the prefix: the first
+/// five in which the keys of a page differ. In all other bits before the last of the five all keys are the same, so
+/// nodes in between have a terminator on one side, and the treelet has a position only above each of the five.
 ///
 /// A position of level `n` is the prefix that ends with the `n`th of these bits.
 ///
@@ -46,14 +46,14 @@ impl Columns {
         self.bits(key, TREELET_LEVELS)
     }
 
-    /// The first of these bits of a key, one for each level.
+    /// The first of these bits of a key, one a level.
     #[inline]
     pub fn bits(self, key: &Key, level: u8) -> u8 {
         let depths = &self.0[..usize::from(level)];
         depths.iter().fold(0, |bits, depth| bits << 1 | u8::from(bit(key, (*depth).into())))
     }
 
-    /// Are two keys the same in all other bits before the last of these?
+    /// True when two keys are the same in all other bits before the last of these.
     #[inline]
     pub fn is_same_elsewhere(self, one: &Key, other: &Key) -> bool {
         let mut probe = *other;
@@ -64,7 +64,7 @@ impl Columns {
         common_len(one, &probe) > self.0[LEVELS - 1].into()
     }
 
-    /// The prefix of a position, `like` being a key of the page; not of the treelet's own prefix.
+    /// The prefix of a position, `like` being a key of the page; not for the position of the treelet's own prefix.
     pub fn position(self, like: &Key, level: u8, bits: u8) -> Prefix {
         let mut key = *like;
         for (at, depth) in self.0.iter().take(level.into()).rev().enumerate() {
@@ -74,13 +74,13 @@ impl Columns {
         Prefix::new(&key, self.level_end(level))
     }
 
-    /// The depth at which the positions of a level end, which is not 0.
+    /// The depth at which the positions of a level end; `level` is not 0.
     #[inline]
     pub fn level_end(self, level: u8) -> u16 {
         u16::from(self.0[usize::from(level) - 1]) + 1
     }
 
-    /// The [`heap_index`] of the position on the way to a key whose keys part at `depth`, if there is one.
+    /// The [`heap_index`] of the position on the path of a key whose keys divide at `depth`, if there is one.
     #[inline]
     pub(super) fn position_at(self, key: &Key, depth: u16) -> Option<u8> {
         let level = self.0.iter().position(|own| u16::from(*own) == depth)?;
@@ -90,7 +90,7 @@ impl Columns {
     }
 }
 
-/// The bits in which keys differ, which are given one by one.
+/// The bits in which keys differ; keys are added one by one.
 #[derive(Clone, Debug)]
 pub struct DifferingBits {
     first: Key,
@@ -112,7 +112,7 @@ impl DifferingBits {
         }
     }
 
-    /// Do the five bits behind a prefix of `floor` bits part the keys well, whatever comes?
+    /// True when the five bits behind a prefix of `floor` bits divide the keys well, whatever keys follow.
     #[inline]
     pub fn is_spread_at(&self, floor: u16) -> bool {
         let byte = usize::from(floor / 8);
@@ -122,11 +122,11 @@ impl DifferingBits {
         (window << (floor % 8) >> (16 - BEHIND)).count_ones() >= ENOUGH
     }
 
-    /// The columns of a treelet below a prefix of `floor` bits, if others than the five behind it part the keys
+    /// The columns of a treelet below a prefix of `floor` bits, if other bits than the five behind it divide the keys
     /// better.
     ///
     /// # Panics
-    /// When five bits behind the prefix are not there.
+    /// When the prefix is longer than 251 bits.
     pub fn columns(&self, floor: u16) -> Option<Columns> {
         if self.is_spread_at(floor) {
             return None;

@@ -1,11 +1,11 @@
 //! The fold: items in key order, a stack of subtries that wait for their right side, and the messages to hash.
 //!
-//! The bits that two neighbouring items share are a *fork*. When an item comes, the one before it goes up to the fork
-//! between both, merging with what waits at deeper forks, and waits there. So the form of the trie is known before
-//! anything is hashed, and so is the multiproof but for its hashes.
+//! The bits that two neighbouring items share are a *fork*. When an item comes, the one before it climbs to the fork
+//! between both, merging with the subtries that wait at deeper forks, and waits there. So the form of the trie is known
+//! before anything is hashed, and so is the multiproof except for its hashes.
 //!
-//! Invariants: siblings are emitted in post-order; the terminal of an access is placed when the subtrie that it is
-//! alone in meets another one that is not empty.
+//! Invariants: siblings are emitted in post-order; the terminal of an access is placed when the subtrie with only this
+//! access meets another one that is not empty.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -20,37 +20,37 @@ use crate::node::{Key, Node, NodeKind, ValueHash, kind};
 use crate::prefix::Prefix;
 use crate::tree::index32;
 
-/// A fold that was ended.
+/// An ended fold.
 #[derive(Clone, Copy, Debug)]
 struct EndedFold {
     old: OldOccupancy,
     node: u32,
-    /// Where its records, siblings and gaps end.
+    /// The ends of the fold's records, siblings and gaps.
     records: u32,
     siblings: u32,
     gaps: u32,
 }
 
-/// Folds ([the module](super)). Buffers are used again, so in steady state it does not allocate.
+/// A folder; see [the module](super). Buffers are reused, so in steady state it does not allocate.
 pub struct Folder {
     pub(super) values: Values,
     pub(super) stages: HashStages,
     pub(super) records: AccessRecords,
-    /// Keys in which nothing is accessed, with the hashes of their values.
+    /// Keys without an access, with the hashes of their values.
     pub(super) pairs: Vec<(Key, HashId)>,
     /// Subtries that wait for the right side of a fork at this depth.
     pub(super) waiting: Vec<(u16, Subtrie)>,
     pub(super) last: Option<PlacedSubtrie>,
-    /// Where siblings of fragments belong among those that are emitted here.
+    /// The places of the fragments' siblings among those emitted here.
     gaps: Vec<(u32, u32)>,
     ends: Vec<EndedFold>,
-    /// Leaves that were given by their node alone: what stands for the hash of the value, ascending, and a prefix above.
+    /// Leaves given by their node alone: the placeholder for the value's hash, ascending, and a prefix above.
     pub(super) unnamed_leaves: Vec<(HashId, Prefix)>,
-    /// Is one of them the terminal of an access?
+    /// True when such a leaf is the terminal of an access.
     pub(super) needs_names: bool,
-    /// Does an item lie below another one?
+    /// True when an item is below another one.
     pub(super) has_overlap: bool,
-    /// Pairs of which no hash is made: a leaf or nothing beside nothing.
+    /// Pairs of nodes that are not hashed: a leaf or a terminator beside a terminator.
     pub(super) unhashed: usize,
     pub(super) items: usize,
 }
@@ -65,7 +65,7 @@ impl core::fmt::Debug for Folder {
     }
 }
 
-/// What is given, and when it is hashed.
+/// Input, and hashing.
 impl Folder {
     /// An empty folder.
     pub fn new(hasher: Hasher) -> Self {
@@ -86,13 +86,13 @@ impl Folder {
         }
     }
 
-    /// Its hash function.
+    /// The folder's hash function.
     #[inline]
     pub fn hasher(&self) -> Hasher {
         self.values.hasher
     }
 
-    /// Removes all folds, one that was not ended included; the memory stays for the next use.
+    /// Removes all folds, one that was not ended included; keeps the memory.
     pub fn clear(&mut self) {
         self.values.clear();
         self.stages.clear();
@@ -109,7 +109,7 @@ impl Folder {
         self.items = 0;
     }
 
-    /// Removes all folds, and what there is of lists of keys beyond so many of them.
+    /// Removes all folds, and frees what lists have beyond room for this many keys.
     pub fn shrink_to(&mut self, keys: usize) {
         self.clear();
         self.values.shrink_to(keys);
@@ -117,25 +117,25 @@ impl Folder {
         self.pairs.shrink_to(keys);
     }
 
-    /// Hash calls made since creation, values included.
+    /// Hash calls since creation, values included.
     #[inline]
     pub fn hash_count(&self) -> u64 {
         self.values.hashed
     }
 
-    /// Items given since [`Self::clear`] or [`Self::hash_so_far`].
+    /// Items added since [`Self::clear`] or [`Self::hash_so_far`].
     #[inline]
     pub fn len(&self) -> usize {
         self.items
     }
 
-    /// Was nothing given?
+    /// True when no item was added.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.items == 0
     }
 
-    /// The subtrie below a prefix, in which nothing is accessed, by its node.
+    /// The subtrie of a node below a prefix, without an access.
     #[inline]
     pub fn known_subtrie(&mut self, node: &Node, at: &Prefix) -> Subtrie {
         let kind = kind(node);
@@ -144,8 +144,8 @@ impl Folder {
         Subtrie::new(kind, self.stages.known(node), old)
     }
 
-    /// The result of a fold below, in which something is accessed: its new node, what was there before with some key below
-    /// it, and the number of what it has emitted, with siblings that lead to its depth.
+    /// The result of a fold below, with an access: its new node, its old occupancy with some key below it, and the
+    /// number of what it has emitted, with siblings up to its depth.
     pub fn fragment(
         &mut self,
         node: &Node,
@@ -167,8 +167,8 @@ impl Folder {
         Subtrie::new(kind(node), self.stages.known(node), old)
     }
 
-    /// Ends a fold with the subtrie that is all of it; its results are asked for by the number that is given. Is it the
-    /// root?
+    /// Ends a fold whose whole result is this subtrie. Returns the number by which the results are read. `is_root` is
+    /// true for the root of the trie.
     pub fn end_fold(&mut self, subtrie: Subtrie, is_root: bool) -> usize {
         if let OldOccupancy::Empty(access) | OldOccupancy::Leaf(access) = subtrie.old()
             && is_root
@@ -186,11 +186,11 @@ impl Folder {
         self.ends.len() - 1
     }
 
-    /// Names leaves that were given by their node alone and are terminals of accesses: `pair` finds the only pair below a
-    /// prefix, as it was before the batch.
+    /// Resolves leaves that were given by their node alone and are terminals of accesses: `pair` finds the only pair
+    /// below a prefix, as it was before the batch.
     ///
     /// # Errors
-    /// The first one of `pair`.
+    /// The first error of `pair`.
     pub fn name_leaves<E>(
         &mut self,
         mut pair: impl FnMut(&Prefix) -> Result<(Key, ValueHash), E>,
@@ -208,7 +208,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Asks for the node of a subtrie by the number that is given ([`Self::watched`]).
+    /// Marks the node of a subtrie to be read after hashing; returns its number for [`Self::watched`].
     #[inline]
     pub fn watch(&mut self, subtrie: &Subtrie) -> u32 {
         self.stages.watch(subtrie.source())
@@ -217,7 +217,7 @@ impl Folder {
     /// Hashes everything.
     ///
     /// # Panics
-    /// When a leaf has no name that needs one ([`Self::name_leaves`]).
+    /// When a leaf's pair is needed and was not resolved ([`Self::name_leaves`]).
     #[inline]
     pub fn run(&mut self) {
         assert!(!self.needs_names, "every terminal is known");
@@ -225,7 +225,8 @@ impl Folder {
         self.stages.run(&mut self.values);
     }
 
-    /// Hashes what can be hashed and lets go of the messages: what comes is unlimited, and a processor's cache is not.
+    /// Hashes what can be hashed and removes the messages, so that any number of items stays within a processor's
+    /// cache.
     pub fn hash_so_far(&mut self) {
         let subtries = self.waiting.iter_mut().map(|(_, subtrie)| subtrie);
         let live = subtries.chain(self.last.as_mut().map(|last| &mut last.subtrie));
@@ -238,7 +239,7 @@ impl Folder {
         self.items = 0;
     }
 
-    /// [`Self::hash_so_far`], and lets go of keys and values: nothing is accessed, neither here nor in what comes.
+    /// Like [`Self::hash_so_far`], and removes keys and values: no item has an access, before or after.
     pub fn hash_so_far_unaccessed(&mut self) {
         debug_assert_eq!(self.records.len(), 0, "nothing is accessed");
         self.hash_so_far();
@@ -252,7 +253,7 @@ impl Folder {
     }
 }
 
-/// What came of it, after [`Folder::run`].
+/// Results, after [`Folder::run`].
 impl Folder {
     /// The new node of a fold.
     #[inline]
@@ -266,8 +267,8 @@ impl Folder {
         self.stages.watched(number)
     }
 
-    /// What was below a fold's prefix before, as far as placing terminals needs it: where nothing was accessed it is
-    /// [`Occupancy::Many`].
+    /// The old occupancy below a fold's prefix, as far as placing terminals needs it: [`Occupancy::Many`] where nothing
+    /// was accessed.
     pub fn occupancy(&self, fold: usize) -> Occupancy {
         match self.ends[fold].old {
             OldOccupancy::Empty(access) | OldOccupancy::Leaf(access) => {
@@ -279,26 +280,26 @@ impl Folder {
         }
     }
 
-    /// The hash with a number that [`KeySpan::push_accessed`] gave.
+    /// The value hash with a number that [`KeySpan::push_accessed`] returned.
     #[inline]
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
         self.values.hash(id)
     }
 
-    /// Where the accesses of a fold, and fragments, are among those of all folds, in order.
+    /// The range of a fold's accesses, and of fragments, among those of all folds, in order.
     pub fn accesses(&self, fold: usize) -> Range<usize> {
         let from = fold.checked_sub(1).map_or(0, |before| self.ends[before].records);
         from as usize..self.ends[fold].records as usize
     }
 
-    /// Is this access the first that ends in its terminal?
+    /// True when this access is the first that ends in its terminal.
     #[inline]
     pub fn is_first(&self, access: usize) -> bool {
         self.records.is_first(access)
     }
 
-    /// Appends the terminals of a fold that had two keys or more, or is the root, and gives their number. Where a fragment
-    /// belongs, `fragment` is called with its number.
+    /// Appends the terminals of a fold that had two keys or more, or is the root, and returns their number. In the
+    /// place of a fragment, `fragment` is called with its number.
     pub fn terminals(
         &self,
         fold: usize,
@@ -308,7 +309,7 @@ impl Folder {
         self.records.terminals(self.accesses(fold), &self.values, out, fragment)
     }
 
-    /// Where the siblings of a fold are among those of all ([`Self::siblings`]).
+    /// The range of a fold's siblings among those of all folds ([`Self::siblings`]).
     pub fn siblings_of(&self, fold: usize) -> Range<usize> {
         let from = fold.checked_sub(1).map_or(0, |before| self.ends[before].siblings);
         from as usize..self.ends[fold].siblings as usize
@@ -320,31 +321,31 @@ impl Folder {
         &self.stages.siblings
     }
 
-    /// The fragments of a fold: before which of all siblings those of each belong, and its number.
+    /// The fragments of a fold: the index of the sibling before which its siblings belong, and its number.
     pub fn gaps(&self, fold: usize) -> &[(u32, u32)] {
         let from = fold.checked_sub(1).map_or(0, |before| self.ends[before].gaps);
         &self.gaps[from as usize..self.ends[fold].gaps as usize]
     }
 
-    /// The numbers of nodes and of lines that are kept so far, before or after [`Folder::run`].
+    /// Numbers of nodes and of lines that are kept so far, before or after [`Folder::run`].
     #[inline]
     pub fn kept_counts(&self) -> (usize, usize) {
         self.stages.kept()
     }
 
-    /// The nodes of treelets that were not known, with their positions, in the order in which they were given.
+    /// The treelets' nodes that were not known, with their positions, in input order.
     #[inline]
     pub fn nodes(&self) -> &[(u8, Node)] {
         &self.stages.nodes
     }
 
-    /// The new lines of tilings, with their boundaries, in the order in which they were given.
+    /// The new lines of tilings, with their boundaries, in input order.
     #[inline]
     pub fn lines(&self) -> &[(u32, [Node; 2])] {
         &self.stages.lines
     }
 
-    /// Takes siblings, nodes and lines, and gives these lists for the next ones.
+    /// Swaps out siblings, nodes and lines against lists to be reused.
     pub fn swap_results(
         &mut self,
         siblings: &mut Vec<Node>,

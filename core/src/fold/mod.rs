@@ -1,27 +1,27 @@
 //! Folding: from sorted keys to nodes, with what a multiproof of the accessed keys needs.
 //!
-//! A *fold* is a run of items in key order below one prefix, whose length is the fold's *floor*; its result is the node at
-//! the floor. An item is a key, a subtrie given by its node, or the result of another fold. A [`Folder`] works on many
-//! folds at once: all hashes of one height, of all folds at hand, are one batch. The new nodes and the multiproof of the
-//! old trie come from the same items, since a subtrie without an accessed key has the same node before and after.
-//! Terminals come in key order and siblings in post-order, as `docs/proofs.md` defines.
+//! A *fold* is a run of items in key order below one prefix, whose length is the fold's *floor*; its result is the node
+//! at the floor. An item is a key, a subtrie given by its node, or the result of another fold. A [`Folder`] works on
+//! many folds at once: all hashes of one height, of all folds at hand, are one batch. The new nodes and the multiproof
+//! of the old trie come from the same items, since a subtrie without an accessed key has the same node before and
+//! after. Terminals come in key order and siblings in post-order, as `docs/proofs.md` defines.
 //!
-//! What lies beside the way up from the keys is a [`Path`]: nothing ([`EmptyPath`]), nodes below a page's prefix that are known
-//! ([`TreeletPath`]), the lines of a region's children ([`TilingPath`]), or the siblings of a proof that is checked ([`SiblingPath`]).
+//! What is beside the path up from the keys is a [`Path`]: nothing ([`EmptyPath`]), known nodes below a page's prefix
+//! ([`TreeletPath`]), the lines of a region's children ([`TilingPath`]), or the siblings of a proof that is checked
+//! ([`SiblingPath`]).
 //!
-//! A fold with fewer than two old keys cannot say where its terminal is: in the whole trie it may
-//! be above the floor. Its [`Occupancy`] is then `Empty` or `Leaf`, and the fold above places the
-//! terminal.
+//! A fold with fewer than two old keys does not know where its terminal is: in the whole trie it may be above the
+//! floor. Its [`Occupancy`] is then `Empty` or `Leaf`, and the fold above places the terminal.
 //!
-//! The terminal of an access may be a leaf that was given by its node alone. The form of the trie does not depend on its
-//! pair, which the multiproof names: [`Folder::name_leaves`] asks for it.
+//! The terminal of an access may be a leaf that was given by its node alone. The form of the trie does not depend on
+//! its pair, but the multiproof names the pair: [`Folder::name_leaves`] resolves it.
 //!
 //! # Use
 //!
-//! 1. [`Folder::span`] or [`Folder::span_along`], items in key order, [`FoldSpan::end`], for any number of folds;
+//! 1. [`Folder::span`] or [`Folder::span_along`], items in key order, [`FoldSpan::end_fold`], for any number of folds;
 //! 2. [`Folder::name_leaves`], where keys are accessed beside nodes that may be leaves;
 //! 3. [`Folder::run`], once;
-//! 4. nodes, occupancy, kept nodes and multiproofs can be asked for;
+//! 4. nodes, occupancy, kept nodes and multiproofs can be read;
 //! 5. [`Folder::clear`], which keeps the memory.
 //!
 //! ```
@@ -40,7 +40,7 @@
 //! assert_eq!(folder.siblings(), [left]);
 //! ```
 //!
-//! A [`RootFolder`] takes any number of pairs and gives their root alone.
+//! A [`RootFolder`] folds any number of pairs to their root alone.
 
 mod climb;
 mod columns;
@@ -97,7 +97,7 @@ pub enum ValueChange<'a> {
     Delete,
 }
 
-/// What the old trie holds below a prefix, as far as placing terminals needs it.
+/// The keys of the old trie below a prefix, as far as placing terminals needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupancy {
     /// No key.

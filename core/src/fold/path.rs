@@ -1,4 +1,4 @@
-//! The way up from a key: what lies beside it, and which structure keeps the nodes there.
+//! The path up from a key: the nodes beside it, and the structure that keeps the new ones.
 
 use super::positions::index_below;
 use super::{Columns, TREELET_LEVELS};
@@ -6,7 +6,7 @@ use crate::node::{Key, Node, TERMINATOR};
 use crate::prefix::bit;
 use crate::tree::{Tiling, index32};
 
-/// Nothing on either side.
+/// A terminator on either side.
 const NOTHING: [Node; 2] = [TERMINATOR; 2];
 
 /// The structure that a pair of sibling nodes belongs to.
@@ -18,25 +18,25 @@ pub enum NodeOwner {
     Line(u32),
     /// A treelet.
     Treelet {
-        /// The [`heap_index`](super::heap_index) of the position whose children these are.
+        /// The [`heap_index`](super::heap_index) of the position whose children the nodes are.
         parent: u8,
-        /// Which of them the treelet did not know: bit 0 the left one, bit 1 the right one.
+        /// Children that the treelet did not know: bit 0 the left one, bit 1 the right one.
         fresh: u8,
     },
 }
 
-/// What lies beside the way up from the keys of a fold.
+/// The nodes beside the path up from the keys of a fold.
 pub trait Path {
-    /// At this depth and below nothing is beside the way, and no node is kept.
+    /// The depth from which on downwards nothing is beside the path, and no node is kept.
     fn bottom(&self) -> u16;
-    /// Goes up to `depth` where the other side has no item: the two nodes right below, of which that on the way does not
-    /// count, and their home.
+    /// Climbs to `depth` where the other side has no item: returns the two nodes right below, of which the one on the
+    /// path does not count, and their owner.
     fn pass_sibling(&mut self, key: &Key, depth: u16) -> (&[Node; 2], NodeOwner);
-    /// Goes up to `depth` where both sides have items: the pair's home.
+    /// Climbs to `depth` where both sides have items: returns the owner of the pair.
     fn pass_fork(&mut self, key: &Key, depth: u16) -> NodeOwner;
 }
 
-/// Nothing is beside the keys, and no node is kept.
+/// A path with nothing beside the keys, which keeps no node.
 #[derive(Clone, Copy, Debug)]
 pub struct EmptyPath;
 
@@ -54,7 +54,7 @@ impl Path for EmptyPath {
     }
 }
 
-/// The levels of a treelet below its prefix, with the nodes that are known.
+/// The levels of a treelet below its prefix, with its known nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeletPath<'a> {
     floor: u16,
@@ -66,8 +66,9 @@ pub struct TreeletPath<'a> {
 }
 
 impl<'a> TreeletPath<'a> {
-    /// Below a prefix of `floor` bits. The levels part at these columns, or at the bits behind the prefix. Are the nodes
-    /// that are computed kept? Of the `nodes`, by [`heap_index`](super::heap_index), these `positions` are known.
+    /// A path below a prefix of `floor` bits. The levels divide at these columns, or at the bits behind the prefix.
+    /// `keeps_nodes` is true when computed nodes are kept. `positions` is the mask of the known `nodes`, both by
+    /// [`heap_index`](super::heap_index).
     pub fn new(
         floor: u16,
         columns: Option<Columns>,
@@ -77,20 +78,20 @@ impl<'a> TreeletPath<'a> {
         Self { floor, columns, keeps_nodes, entered: 0, positions, nodes }
     }
 
-    /// The keys below this position go in one by one or by its children: it has an internal node, and so has every
-    /// position above it. Its children are items only where they are not known or have an access.
+    /// Enters a position: the keys below it are added one by one or by its children. It and every position above have
+    /// internal nodes. Its children are items only where they are unknown or have an access.
     #[inline]
     pub fn enter(&mut self, position: u8) {
         self.entered |= 1 << position;
     }
 
-    /// Was this position entered?
+    /// True when this position was entered.
     #[inline]
     pub fn is_entered(&self, position: u8) -> bool {
         self.entered >> position & 1 == 1
     }
 
-    /// The position on the way to a key whose children lie right below `depth`.
+    /// The position on the path of a key whose children are right below `depth`.
     #[inline]
     fn position_at(&self, key: &Key, depth: u16) -> Option<u8> {
         match &self.columns {
@@ -146,18 +147,18 @@ pub struct TilingPath<'a> {
 }
 
 impl<'a> TilingPath<'a> {
-    /// The way up from the children of a tiling.
+    /// The path up from the children of a tiling.
     pub fn new(tiling: &'a Tiling) -> Self {
         Self { tiling, above: None }
     }
 
-    /// The way begins at this child; gives the fork with the one that comes next.
+    /// Starts at this child; returns the fork with the next one.
     pub(super) fn start_at(&mut self, child: usize, next: Option<usize>) -> Option<u16> {
         self.above = self.tiling.boundary_above(child);
         next.and_then(|next| (child..next).map(|at| self.tiling.shared_bits(at)).min())
     }
 
-    /// Goes up to the boundary above.
+    /// Climbs to the boundary above.
     #[inline]
     fn step(&mut self, depth: u16) -> usize {
         let at = self.above.expect("the floor is above the last boundary");
@@ -185,18 +186,18 @@ impl Path for TilingPath<'_> {
     }
 }
 
-/// The siblings of a multiproof, in post-order, beside the way up from its terminals: so a [`Folder`](super::Folder)
+/// The siblings of a multiproof, in post-order, beside the path up from its terminals: a [`Folder`](super::Folder)
 /// computes the node that a proof leads to, all hashes of one height of many proofs as one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct SiblingPath<'a> {
     pub(super) rest: &'a [Node],
     pub(super) is_short: bool,
-    /// The last one, on both sides.
+    /// The last sibling, on both sides.
     pair: [Node; 2],
 }
 
 impl<'a> SiblingPath<'a> {
-    /// These siblings.
+    /// A path along these siblings.
     pub fn new(siblings: &'a [Node]) -> Self {
         Self { rest: siblings, is_short: false, pair: NOTHING }
     }

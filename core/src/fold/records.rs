@@ -1,4 +1,4 @@
-//! The terminals of a multiproof: those of accesses, and where those of fragments belong.
+//! The terminals of a multiproof: those of accesses, and the places of the fragments' terminals.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -11,7 +11,7 @@ use crate::proof::Terminal;
 use crate::proof::terminal::terminal_encode;
 use crate::tree::index32;
 
-/// What stands in the multiproof for an access.
+/// The terminal of an access in the multiproof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AccessTerminal {
     /// A terminal of its own.
@@ -25,9 +25,9 @@ enum AccessTerminal {
 /// An access to a key, or all accesses below a child, and the terminal that it ends in.
 #[derive(Clone, Copy, Debug)]
 struct AccessRecord {
-    /// Of a leaf its key, of a terminator any key below it.
+    /// A leaf's key, or any key below a terminator.
     key: Key,
-    /// The value's hash of a leaf.
+    /// The hash of a leaf's value.
     hash: HashId,
     depth: u16,
     terminal: AccessTerminal,
@@ -50,38 +50,38 @@ impl AccessRecords {
         self.0.len()
     }
 
-    /// An access whose terminal is not placed: a terminator, or the leaf of this key; gives its number.
+    /// Adds an access whose terminal is not placed, a terminator or the leaf of this key; returns its number.
     #[inline]
     pub(super) fn push(&mut self, key: &Key, hash: HashId) -> u32 {
         self.0.push(AccessRecord { key: *key, hash, depth: 0, terminal: AccessTerminal::Own });
         index32(self.0.len() - 1)
     }
 
-    /// The accesses below a child that had two keys or more, whose terminals are elsewhere.
+    /// Adds the accesses below a child that had two keys or more, whose terminals are in a fragment.
     pub(super) fn push_fragment(&mut self, number: u32) {
         let stands = AccessTerminal::Fragment(number);
         self.0.push(AccessRecord { key: [0; 32], hash: NO_HASH, depth: 0, terminal: stands });
     }
 
-    /// The terminal of access `at` is at this depth.
+    /// Places the terminal of access `at` at this depth.
     #[inline]
     pub(super) fn place_terminal(&mut self, at: u32, depth: u16) {
         self.0[at as usize].depth = depth;
     }
 
-    /// Key and value's hash of each terminal, those of fragments left out.
+    /// Key and value hash number of each terminal, without those of fragments.
     pub(super) fn each_mut(&mut self) -> impl Iterator<Item = (&mut Key, HashId)> {
         let own = self.0.iter_mut().filter(|record| record.terminal == AccessTerminal::Own);
         own.map(|AccessRecord { key, hash, .. }| (key, *hash))
     }
 
-    /// Access `at` ends in the leaf of another key.
+    /// Sets the leaf of another key as the terminal of access `at`.
     pub(super) fn set_leaf(&mut self, at: u32, (key, hash): (Key, HashId)) {
         let record = &mut self.0[at as usize];
         (record.key, record.hash) = (key, hash);
     }
 
-    /// Access `at` ends in the terminal of access `first`, before it. The leaf, if there is one, may be that of either.
+    /// Access `at` shares the terminal of the earlier access `first`. The leaf, if there is one, may be that of either.
     pub(super) fn share_terminal(&mut self, first: u32, at: u32) {
         let later = &mut self.0[at as usize];
         later.terminal = AccessTerminal::Shared;
@@ -91,7 +91,7 @@ impl AccessRecords {
         }
     }
 
-    /// What access `at`, whose terminal is not placed, says of the state before.
+    /// The old occupancy below access `at`, whose terminal is not placed.
     pub(super) fn occupancy(&self, at: u32, values: &Values) -> Occupancy {
         let AccessRecord { key, hash, .. } = self.0[at as usize];
         if hash == NO_HASH {
@@ -100,7 +100,7 @@ impl AccessRecords {
         Occupancy::Leaf { key, value_hash: *values.hash(hash) }
     }
 
-    /// Appends the terminals of a range of accesses, and gives their number; `fragment` is called for each fragment.
+    /// Appends the terminals of a range of accesses, and returns their number; `fragment` is called for each fragment.
     pub(super) fn terminals(
         &self,
         range: Range<usize>,
@@ -131,7 +131,7 @@ impl AccessRecords {
         count
     }
 
-    /// Is access `at` the first that ends in its terminal?
+    /// True when access `at` is the first that ends in its terminal.
     #[inline]
     pub(super) fn is_first(&self, at: usize) -> bool {
         self.0[at].terminal != AccessTerminal::Shared

@@ -12,8 +12,8 @@ const PAIRS: usize = 4096;
 #[error("the keys do not ascend: give each pair once, in key order")]
 pub struct NotAscending;
 
-/// Computes the root of pairs that are given one after the other, in key order. It takes some MiB of memory,
-/// however many come.
+/// Computes the root of pairs that are added one after the other, in key order. It takes some MiB of memory, whatever
+/// the number of pairs.
 ///
 /// ```
 /// use pleach_core::fold::{FoldValue, RootFolder};
@@ -35,21 +35,21 @@ pub struct RootFolder {
 }
 
 impl RootFolder {
-    /// A folder that has no pair.
+    /// A folder without pairs.
     pub fn new(hasher: Hasher) -> Self {
         Self { folder: Folder::new(hasher), last: None }
     }
 
-    /// Its hash function.
+    /// The folder's hash function.
     #[inline]
     pub fn hasher(&self) -> Hasher {
         self.folder.hasher()
     }
 
-    /// The next pair.
+    /// Adds the next pair.
     ///
     /// # Errors
-    /// Its key is not behind the one before it; the pair is not taken.
+    /// When the key is not behind the one before it; the pair is not added.
     pub fn pair(&mut self, key: &Key, value: FoldValue<'_>) -> Result<(), NotAscending> {
         if self.last.is_some_and(|last| last >= *key) {
             return Err(NotAscending);
@@ -62,7 +62,7 @@ impl RootFolder {
         Ok(())
     }
 
-    /// The root of all pairs that were given.
+    /// The root of all pairs added.
     #[inline]
     pub fn root(mut self) -> Node {
         let fold = self.folder.span(0).end_fold();

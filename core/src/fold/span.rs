@@ -1,4 +1,4 @@
-//! Putting in: keys, subtries, the children of a tiling, and the terminals of a proof that is checked.
+//! Input of a fold: keys, subtries, the children of a tiling, and the terminals of a proof that is checked.
 
 use super::folder::Folder;
 use super::path::{EmptyPath, Path, SiblingPath, TilingPath};
@@ -13,7 +13,7 @@ use crate::proof::terminal::terminals;
 pub struct FoldSpan<'a, P> {
     pub(super) folder: &'a mut Folder,
     pub(super) floor: u16,
-    /// What lies beside the way up.
+    /// The nodes beside the path up.
     pub path: P,
 }
 
@@ -24,13 +24,13 @@ impl<P: core::fmt::Debug> core::fmt::Debug for FoldSpan<'_, P> {
 }
 
 impl Folder {
-    /// Begins a fold of items below a prefix of `floor` bits, or goes on with it.
+    /// Begins a fold of items below a prefix of `floor` bits, or continues it.
     #[inline]
     pub fn span(&mut self, floor: u16) -> FoldSpan<'_, EmptyPath> {
         self.span_along(floor, EmptyPath)
     }
 
-    /// The same where something may lie beside the way up.
+    /// The same with nodes beside the path up.
     #[inline]
     pub fn span_along<P: Path>(&mut self, floor: u16, path: P) -> FoldSpan<'_, P> {
         FoldSpan { folder: self, floor, path }
@@ -38,8 +38,8 @@ impl Folder {
 }
 
 impl FoldSpan<'_, TilingPath<'_>> {
-    /// Adds a child of the tiling, in order. `next` is the one that comes next; with the last one the subtrie over the
-    /// whole tiling is given.
+    /// Adds a child of the tiling, in order. `next` is the child after it; with the last child the subtrie over the
+    /// whole tiling is returned.
     pub fn push_child(
         &mut self,
         (child, at): (usize, &Prefix),
@@ -67,8 +67,9 @@ impl FoldSpan<'_, SiblingPath<'_>> {
         }
     }
 
-    /// All was given: ends the fold; its result is the node before the batch. `None` where siblings are missing or left
-    /// over, nothing was given, or nodes are no siblings in any trie: a leaf or nothing beside nothing.
+    /// Ends the fold of a proof's terminals, whose result is the node before the batch. `None` where siblings are
+    /// missing or left over, no terminal was added, or nodes are no siblings in any trie: a leaf or a terminator beside
+    /// a terminator.
     pub fn end_proof(self) -> Option<usize> {
         let Self { folder, floor, mut path } = self;
         let PlacedSubtrie { key, depth, subtrie } = folder.last.take()?;
@@ -85,7 +86,7 @@ impl<P: Path> FoldSpan<'_, P> {
         self.folder
     }
 
-    /// Adds a subtrie in which no key is accessed, by its node.
+    /// Adds a subtrie without an access, by its node.
     #[inline]
     pub fn push_known(&mut self, at: &Prefix, node: &Node) {
         if kind(node) == NodeKind::Terminator {
@@ -104,8 +105,8 @@ impl<P: Path> FoldSpan<'_, P> {
         self.push(key, 256, Subtrie::new(NodeKind::Leaf, source, old));
     }
 
-    /// Adds an accessed key with its old value (`None`: absent) and what becomes of it. Gives the
-    /// number of the new value's hash, [`NO_HASH`] when nothing was put.
+    /// Adds an accessed key with its old value (`None`: absent) and its change. Returns the number of the new value's
+    /// hash, [`NO_HASH`] when nothing was put.
     #[inline]
     pub fn push_accessed(
         &mut self,
@@ -151,8 +152,8 @@ impl<P: Path> FoldSpan<'_, P> {
         }
     }
 
-    /// Takes together what the last item is below a prefix with, of this many bits, as long as the floor or longer: no other
-    /// item comes below that. Gives it.
+    /// Joins the last item with all that it is below a prefix of this many bits with, at least as long as the floor,
+    /// and returns the result: no later item is below that prefix.
     ///
     /// # Panics
     /// When there is no item.
@@ -165,7 +166,7 @@ impl<P: Path> FoldSpan<'_, P> {
         subtrie
     }
 
-    /// All items were given: the subtrie that they are.
+    /// Ends the input: returns the subtrie over all items.
     pub fn into_subtrie(mut self) -> Subtrie {
         let Some(PlacedSubtrie { key, depth, subtrie }) = self.folder.last.take() else {
             return EMPTY;
@@ -174,7 +175,7 @@ impl<P: Path> FoldSpan<'_, P> {
         whole.unwrap_or(EMPTY)
     }
 
-    /// All items were given: ends the fold, whose results are asked for by the number that is given.
+    /// Ends the input and the fold; returns the number by which the results are read.
     pub fn end_fold(self) -> usize {
         let Self { folder, floor, path } = self;
         let subtrie = FoldSpan { folder: &mut *folder, floor, path }.into_subtrie();

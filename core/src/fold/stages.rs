@@ -1,7 +1,7 @@
 //! Messages to hash, by their height, and where each hash goes.
 //!
-//! A message is 64 bytes, kept as two nodes: of height 0 the key and the value's hash of a leaf, of all others the nodes
-//! of two children. All messages of one height are hashed together.
+//! A message is 64 bytes, kept as two nodes: at height 0 the key and the value's hash of a leaf, at all others the
+//! nodes of two children. All messages of one height are hashed together.
 //!
 //! Invariant: the halves of a message are given, or are hashes of lower heights. So running the heights in order finds
 //! both halves in place.
@@ -13,12 +13,12 @@ use super::{HashId, NodeOwner};
 use crate::node::{Key, Node, TERMINATOR, tag_internal, tag_leaf};
 use crate::tree::index32;
 
-/// The height of nodes that are known.
+/// The height of known nodes.
 const KNOWN: u16 = u16::MAX;
-/// The height of pairs that are not hashed: nothing beside a leaf or nothing.
+/// The height of pairs that are not hashed: a terminator beside a leaf or a terminator.
 const UNHASHED: u16 = u16::MAX - 1;
 
-/// Where a node comes from: a message, by its height and its number there, or those that are known.
+/// Where a node comes from: a message, by its height and number, or the known nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     height: u16,
@@ -26,16 +26,16 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// That of nothing, which nobody asks for.
+    /// The source of a terminator, which is never read.
     pub(super) const NOTHING: Self = Self { height: KNOWN, at: 0 };
 
-    /// The least height of messages that are made of it.
+    /// The least height of messages that contain the node.
     #[inline]
     pub(super) fn above(self) -> u16 {
         if self.height == KNOWN { 1 } else { self.height + 1 }
     }
 
-    /// Its two fields, in the lower 48 bits.
+    /// Both fields, in the lower 48 bits.
     #[inline]
     pub(super) const fn pack(self) -> u64 {
         (self.height as u64) << 32 | self.at as u64
@@ -63,12 +63,12 @@ enum Destination {
 #[derive(Debug, Default)]
 struct HashStage {
     pairs: Vec<[Node; 2]>,
-    /// Where each hash goes; to more places seldom.
+    /// Where each hash goes; seldom to several places.
     destinations: Vec<Destination>,
     more_destinations: Vec<(u32, Destination)>,
 }
 
-/// All messages, and what comes of them. Buffers are used again.
+/// All messages and their results. Buffers are reused.
 #[derive(Default)]
 pub(super) struct HashStages {
     /// By height; the first `used` of them have messages.
@@ -80,11 +80,11 @@ pub(super) struct HashStages {
     unhashed: Vec<[Node; 2]>,
     pub(super) siblings: Vec<Node>,
     watched: Vec<Node>,
-    /// The boundaries of tilings whose lines are kept, and the pair of each.
+    /// The boundaries of tilings whose lines are kept, and the source of each pair.
     kept_lines: Vec<(u32, Source)>,
-    /// The positions of treelets whose nodes are kept, and the half of each.
+    /// The positions of treelets whose nodes are kept, and the source of each.
     kept_nodes: Vec<(u8, Source)>,
-    /// Those that are hashed.
+    /// Hashed lines.
     pub(super) lines: Vec<(u32, [Node; 2])>,
     pub(super) nodes: Vec<(u8, Node)>,
     out: Vec<[u8; 32]>,
@@ -113,26 +113,26 @@ impl HashStages {
         self.kept_nodes.clear();
     }
 
-    /// Nodes of treelets that are kept, and lines, so far.
+    /// Numbers of kept nodes of treelets, and of lines, so far.
     #[inline]
     pub(super) fn kept(&self) -> (usize, usize) {
         (self.nodes.len() + self.kept_nodes.len(), self.lines.len() + self.kept_lines.len())
     }
 
-    /// A node that is known.
+    /// Adds a known node.
     pub(super) fn known(&mut self, node: &Node) -> Source {
         self.known.push(*node);
         Source { height: KNOWN, at: index32(self.known.len() - 1) }
     }
 
-    /// A leaf.
+    /// Adds a leaf.
     #[inline]
     pub(super) fn leaf(&mut self, key: &Key, value: HashId) -> Source {
         self.leaf_values.push(value);
         self.push(0, &[*Node::ref_of(key), TERMINATOR])
     }
 
-    /// The node over one half of a line, which is given, and a node on the other side; at a height above both.
+    /// Adds the node above one half of a line, which is given, and a node on the other side; at a height above both.
     #[inline]
     pub(super) fn push_beside(
         &mut self,
@@ -151,7 +151,7 @@ impl HashStages {
         source
     }
 
-    /// The node over two, at a height above both.
+    /// Adds the node above two, at a height above both.
     #[inline]
     pub(super) fn push_over(
         &mut self,
@@ -169,8 +169,8 @@ impl HashStages {
         source
     }
 
-    /// Keeps the line of a boundary whose node is not hashed: at most one of its halves has something, a leaf. That is
-    /// given, or comes from a source.
+    /// Keeps the line of a boundary whose node is not hashed: at most one half is not a terminator, and that is a leaf,
+    /// given or from a source.
     pub(super) fn keep_unhashed(
         &mut self,
         line: &[Node; 2],
@@ -188,7 +188,7 @@ impl HashStages {
         self.kept_lines.push((boundary, Source { height: UNHASHED, at }));
     }
 
-    /// A pair of nodes is kept, if it belongs to a structure of nodes.
+    /// Keeps a pair of nodes, if it has an owner.
     #[inline]
     fn keep(&mut self, pair: Source, home: NodeOwner) {
         match home {
@@ -218,7 +218,7 @@ impl HashStages {
         Source { height, at: index32(stage.pairs.len() - 1) }
     }
 
-    /// The next sibling.
+    /// Adds the next sibling.
     pub(super) fn sibling(&mut self, source: Option<Source>) {
         let at = index32(self.siblings.len());
         self.siblings.push(TERMINATOR);
@@ -227,7 +227,7 @@ impl HashStages {
         }
     }
 
-    /// A node that is asked for by the number that is given.
+    /// Marks a node to be read after hashing; returns its number.
     pub(super) fn watch(&mut self, source: Option<Source>) -> u32 {
         let at = index32(self.watched.len());
         self.watched.push(TERMINATOR);
@@ -256,7 +256,7 @@ impl HashStages {
         }
     }
 
-    /// The place of a node.
+    /// The place of a node in the results.
     #[inline]
     fn destination_mut(&mut self, into: Destination) -> Option<&mut Node> {
         let (pair, at) = match into {
@@ -279,7 +279,7 @@ impl HashStages {
         }
     }
 
-    /// Hashes everything, from the values up.
+    /// Hashes all messages, from the values up.
     pub(super) fn run(&mut self, values: &mut Values) {
         values.run();
         let mut out = core::mem::take(&mut self.out);
@@ -322,7 +322,7 @@ impl HashStages {
         self.nodes.extend(nodes);
     }
 
-    /// Hashes everything so far. Of the messages only the nodes of these sources are left, which become known ones.
+    /// Hashes all messages so far. Only the nodes of these sources are kept, as known ones.
     pub(super) fn hash_so_far<'a>(
         &mut self,
         values: &mut Values,
@@ -333,7 +333,7 @@ impl HashStages {
             let known = Source { height: KNOWN, at: index32(live.len()) };
             live.push(core::mem::replace(source, known));
         }
-        // What was known goes, what is live stays: by way of the end of the list.
+        // Unused known nodes are removed and used ones kept, by way of the end of the list.
         let from = self.known.len();
         self.known.resize(from + live.len(), TERMINATOR);
         for (at, source) in live.into_iter().enumerate() {

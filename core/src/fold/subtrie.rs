@@ -1,14 +1,14 @@
-//! A subtrie on its way up.
+//! A subtrie during its climb.
 
 use super::stages::Source;
 use crate::node::{Key, NodeKind};
 
-/// What the multiproof needs of a subtrie before the batch; accesses have the number of their record.
+/// What the multiproof needs of a subtrie before the batch; accesses are record numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OldOccupancy {
-    /// Nothing below is accessed, and no pair in it may be another key's terminal.
+    /// No access, and no pair in it can be another key's terminal.
     Unaccessed,
-    /// Nothing below is accessed; it has this pair.
+    /// No access, and this only pair.
     UnaccessedPair(u32),
     /// No key; the terminal of this access and of those after it is not placed.
     Empty(u32),
@@ -45,9 +45,8 @@ impl OldOccupancy {
     }
 }
 
-/// A subtrie on its way up: its node after the batch, and what the multiproof needs of it.
-///
-/// Two words: fields would be written one by one and read together a moment later, for which a processor waits.
+/// A subtrie during its climb: its node after the batch, and what the multiproof needs of it. Two words: separate
+/// fields would be written one by one and read together a moment later, which stalls a processor.
 #[derive(Clone, Copy)]
 pub struct Subtrie {
     new: u64,
@@ -60,13 +59,13 @@ impl Subtrie {
         Self { new: source.pack() | (kind as u64) << 56, old: old.pack() }
     }
 
-    /// The same node, of which the multiproof needs this.
+    /// The same node with another old occupancy.
     #[inline]
     pub(super) const fn with(self, old: OldOccupancy) -> Self {
         Self { old: old.pack(), ..self }
     }
 
-    /// What its node after the batch is.
+    /// The kind of the node after the batch.
     #[inline]
     pub(super) fn kind(self) -> NodeKind {
         match self.new >> 56 {
@@ -76,13 +75,13 @@ impl Subtrie {
         }
     }
 
-    /// Where its node comes from, if it is no terminator.
+    /// The source of the node, if it is no terminator.
     #[inline]
     pub(super) fn source(self) -> Option<Source> {
         (self.kind() != NodeKind::Terminator).then(|| Source::unpack(self.new))
     }
 
-    /// The least height of messages that are made of its node.
+    /// The least height of messages that contain the node.
     #[inline]
     pub(super) fn height(self) -> u16 {
         self.source().map_or(1, Source::above)
@@ -100,7 +99,7 @@ impl core::fmt::Debug for Subtrie {
     }
 }
 
-/// A subtrie, and where it is: at this depth on the way to a key.
+/// A subtrie and its place: this depth on the path of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlacedSubtrie {
     pub(super) key: Key,
@@ -108,6 +107,6 @@ pub(super) struct PlacedSubtrie {
     pub(super) subtrie: Subtrie,
 }
 
-/// Nothing, without an access.
+/// A terminator, without an access.
 pub(super) const EMPTY: Subtrie =
     Subtrie::new(NodeKind::Terminator, Source::NOTHING, OldOccupancy::Unaccessed);

@@ -7,8 +7,8 @@ use crate::hasher::Hasher;
 use crate::node::{Combination, Node, ValueHash, combine_kind, tag_internal, value_hash};
 use crate::tree::index32;
 
-/// Values and their hashes: those of one block, and those of two (an account's mostly has some seventy or a hundred
-/// bytes), wait, and are hashed together.
+/// Values and their hashes. Values of one block, and those of two (an account's mostly has some seventy or a hundred
+/// bytes), are queued and hashed together.
 #[derive(Debug)]
 pub(super) struct Values {
     pub(super) hasher: Hasher,
@@ -20,7 +20,7 @@ pub(super) struct Values {
     pub(super) hashed: u64,
 }
 
-/// Values of equally many blocks, which wait for their hashes.
+/// Values of equally many blocks that are not hashed yet.
 #[derive(Debug, Default)]
 struct HashQueue<const BYTES: usize> {
     messages: Vec<[u8; BYTES]>,
@@ -44,7 +44,7 @@ impl<const BYTES: usize> HashQueue<BYTES> {
         self.dest.push(dest);
     }
 
-    /// Hashes them; `out` is spare memory.
+    /// Hashes all queued values; `out` is spare memory.
     fn run(&mut self, hasher: Hasher, out: &mut Vec<[u8; 32]>, hashes: &mut [ValueHash]) -> u64 {
         let count = self.messages.len();
         if count == 0 {
@@ -117,13 +117,13 @@ impl Values {
         self.hashes[id as usize] = hash;
     }
 
-    /// Hashes those that wait.
+    /// Hashes all queued values.
     pub(super) fn run(&mut self) {
         let Self { hasher, hashes, of_one, of_two, out, hashed } = self;
         *hashed += of_one.run(*hasher, out, hashes) + of_two.run(*hasher, out, hashes);
     }
 
-    /// A hash; of a value that waited, after [`Self::run`].
+    /// A hash; of a queued value only after [`Self::run`].
     #[inline]
     pub(super) fn hash(&self, id: HashId) -> &ValueHash {
         &self.hashes[id as usize]

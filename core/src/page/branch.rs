@@ -9,9 +9,8 @@
 //!         | depth | page number | tag | node | flags |
 //! ```
 //!
-//! * *cut* (`cut_header.rs`): its level byte is 1 when the children are leaf pages, 2 when they are
-//!   branch pages of level 1, and so on; its log position is the one up to which the page contains
-//!   everything.
+//! * *cut* (`prefix_header.rs`): its level byte is 1 when the children are leaf pages, 2 when they are branch pages of
+//!   level 1, and so on; the page contains everything up to its log position.
 //! * *depth* is the length of the child's prefix. The prefix's bits are not stored: children tile
 //!   the page's prefix without gap or overlap, in order, so each starts where the one before it
 //!   ends.
@@ -60,14 +59,14 @@ const ENTRY_SIZE: usize = FLAGS + 1;
 /// In the flags of an entry: the child has no page.
 const NO_PAGE: u8 = 1;
 
-/// Most children of a branch page.
+/// Maximum number of children of a branch page.
 pub const MAX_ENTRIES: usize = (PAGE_SIZE - ENTRIES) / ENTRY_SIZE;
 
 const _: () = assert!(ENTRY_SIZE == 43, "an entry is 43 bytes");
 const _: () = assert!(MAX_ENTRIES == 93, "a branch page has room for 93 children");
 const _: () = assert!(MAX_PREFIX_LEN as u64 == u8::MAX as u64, "a depth is one byte");
 
-/// What a branch page knows of a child.
+/// A child in a branch page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchEntry {
     /// Length of the child's prefix, 0 to 255.
@@ -93,8 +92,8 @@ impl PrefixWalk {
         Self { prefix: *prefix, next: Some(*prefix.first_key()) }
     }
 
-    /// Moves past a child of this depth, if one fits here. One that starts inside the prefix and is at least as deep cannot
-    /// end beyond it.
+    /// Moves past a child of this depth, if one fits here. A child that starts inside the prefix and is at least as
+    /// deep cannot end beyond it.
     #[inline]
     fn advance(&mut self, depth: u16) -> Option<Prefix> {
         let fits = (self.prefix.len()..=MAX_PREFIX_LEN).contains(&depth);
@@ -212,20 +211,20 @@ fn decode(bytes: &[u8; ENTRY_SIZE]) -> BranchEntry {
     }
 }
 
-/// What a branch page says about itself.
+/// The header fields of a branch page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchHeader {
     /// File, page number and database of the page.
     pub identity: Identity,
     /// The checkpoint that writes it.
     pub flush: u64,
-    /// The namespace it belongs to.
+    /// The page's namespace.
     pub namespace: u8,
-    /// The prefix that its children tile, at most 255 bits long.
+    /// The prefix that the children tile, at most 255 bits long.
     pub prefix: Prefix,
     /// 1 when the children are leaf pages; never 0.
     pub level: u8,
-    /// The log position up to which it contains everything.
+    /// The page contains everything up to this log position.
     pub log_pos: u64,
 }
 
@@ -241,7 +240,7 @@ pub struct BranchBuilder<'p> {
 }
 
 impl<'p> BranchBuilder<'p> {
-    /// Starts a page: whatever `page` held is gone.
+    /// Starts a page, overwriting `page`.
     ///
     /// # Panics
     /// When the prefix is longer than 255 bits, the level is 0, or the page number has more than 40

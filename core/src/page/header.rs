@@ -97,8 +97,8 @@ pub fn namespace(page: &Page) -> u8 {
     page[NAMESPACE]
 }
 
-/// Checks that a page which was parsed belongs to this namespace. Not a part of [`check`]: most files
-/// have pages of all namespaces, and only who comes by an index knows whose page it is.
+/// Checks the namespace of a page that was parsed. Not a part of [`check`]: most files have pages of all namespaces,
+/// and only a reader that comes from an index knows the page's namespace.
 pub fn check_namespace(page: &Page, expected: u8) -> Result<(), PageError> {
     match namespace(page) {
         found if found == expected => Ok(()),

@@ -15,7 +15,7 @@ pub enum FileKind {
     Overflow = 2,
     /// Checkpoint images: branch pages and streams.
     Image = 3,
-    /// Branch pages that left memory between two checkpoints.
+    /// Branch pages that were evicted between two checkpoints.
     Spill = 4,
 }
 
@@ -35,7 +35,7 @@ pub enum PageType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum StreamId {
-    /// Committed changes that are not yet in pages.
+    /// Buffered changes: committed, and not yet in pages.
     Buffered = 1,
     /// Free pages.
     FreeMap = 2,
@@ -43,7 +43,7 @@ pub enum StreamId {
     Namespaces = 3,
     /// One value too long for a leaf page.
     Value = 4,
-    /// What commits of the history have replaced.
+    /// What commits of the history have replaced, as runs.
     History = 5,
 }
 

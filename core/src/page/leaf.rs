@@ -5,9 +5,8 @@
 //! | common | cut  | 0, 8 or 16 nodes | slots     | key suffixes | values, back to back | zeros |
 //! ```
 //!
-//! * *cut* (`cut_header.rs`): its level byte holds the levels between the prefix and the stored
-//!   nodes: 0, 3 or 4. The nodes are those of all 2^levels prefixes that are longer by that much,
-//!   in order.
+//! * *cut* (`prefix_header.rs`): its level byte holds the levels between the prefix and the stored nodes: 0, 3 or 4.
+//!   The nodes are those of all 2^levels prefixes that are longer by that much, in order.
 //! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit
 //!   says that the value is an overflow cell ([`super::overflow`]). A value starts where the one
 //!   before it ends.
@@ -84,7 +83,7 @@ pub const fn node_count(levels: u8) -> usize {
     if levels == 0 { 0 } else { 1 << levels }
 }
 
-/// May a page with a prefix of this length store nodes this many levels below it?
+/// True when a page with a prefix of this length can store nodes this many levels below it.
 #[inline]
 pub const fn levels_fit(levels: u8, prefix_len: u16) -> bool {
     matches!(levels, 0 | 3 | 4) && prefix_len + levels as u16 <= 256
@@ -108,7 +107,7 @@ pub enum Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// The bytes to put into another page.
+    /// The cell as bytes, for another page.
     pub fn raw(&self) -> RawCell<'a> {
         match self {
             Self::Inline(bytes) => RawCell { bytes, overflow: false },
@@ -122,7 +121,7 @@ impl<'a> Cell<'a> {
 pub struct RawCell<'a> {
     /// The value, or an encoded [`OverflowCell`].
     pub bytes: &'a [u8],
-    /// Which of the two.
+    /// True when `bytes` is an encoded overflow cell.
     pub overflow: bool,
 }
 
@@ -153,8 +152,7 @@ impl LeafAreas {
     }
 }
 
-/// Where a page's cells lie if its keys are spread evenly: enough to prefetch their memory without
-/// a look at the page.
+/// Where a page's cells are if its keys are spread evenly: enough to prefetch their memory without reading the page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellGuess {
     prefix_len: u16,
@@ -164,7 +162,7 @@ pub struct CellGuess {
 }
 
 impl CellGuess {
-    /// Offsets in the page of what a lookup of `key` reads: slot, suffix and value of a cell.
+    /// Offsets in the page that a lookup of `key` reads: slot, suffix and value of a cell.
     #[inline]
     pub fn offsets(&self, key: &Key) -> [usize; 3] {
         let whole = whole_bytes(self.prefix_len);
@@ -243,7 +241,7 @@ impl<'a> LeafView<'a> {
         }
     }
 
-    /// The prefix of all keys that this page may hold, and does hold if they exist.
+    /// The prefix of the page: all keys below it are in the page.
     #[inline]
     pub fn prefix(&self) -> Prefix {
         prefix_header::prefix(self.page)
@@ -279,7 +277,7 @@ impl<'a> LeafView<'a> {
         self.areas.count
     }
 
-    /// A page without keys: an empty prefix.
+    /// True when the page has no keys.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.areas.count == 0
@@ -297,7 +295,7 @@ impl<'a> LeafView<'a> {
         Node::slice_of(self.page[NODES..self.areas.slots].as_chunks::<NODE_SIZE>().0)
     }
 
-    /// Bytes that the cells take, to be compared with [`capacity`].
+    /// Bytes that the cells take, at most [`capacity`].
     pub fn used(&self) -> usize {
         self.areas.values - self.areas.slots + self.value_end(self.areas.count)
     }
@@ -310,8 +308,8 @@ impl<'a> LeafView<'a> {
     pub fn key(&self, index: usize) -> Key {
         let whole = self.areas.whole;
         assert!(index < self.areas.count, "no such cell");
-        // The 32 bytes that end with the suffix, the first of which are the prefix's. Without a branch or a
-        // length that varies: a key is a few vectors, and none of them is read again in other pieces.
+        // The 32 bytes that end with the suffix, the first of which are replaced by the prefix's. Without a branch or a
+        // variable length: a key is a few vectors, and none of them is read again in other pieces.
         let mut key: Key =
             array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
         let given = prefix_header::prefix_bits(self.page);
@@ -381,8 +379,8 @@ impl<'a> LeafView<'a> {
         }
     }
 
-    /// Searches by the first 8 bytes as one integer, outwards from where evenly spread keys would
-    /// lie; the other bytes only decide between equals.
+    /// Searches by the first 8 bytes as one integer, outwards from the place of evenly spread keys; the other bytes
+    /// only decide between equals.
     #[inline]
     fn lower_bound_of(&self, suffix: &[u8]) -> usize {
         let count = self.areas.count;
@@ -444,7 +442,7 @@ impl<'a> LeafView<'a> {
         Ok(())
     }
 
-    /// Returns where the values end.
+    /// Checks the slots and returns where the values end.
     fn check_values(&self) -> Result<usize, PageError> {
         let room = PAGE_SIZE - self.areas.values;
         let mut start = 0;
@@ -480,18 +478,18 @@ fn increases(before: &[u8], suffix: &[u8]) -> bool {
     }
 }
 
-/// What a leaf page says about itself.
+/// The header fields of a leaf page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafHeader {
     /// File, page number and database of the page.
     pub identity: Identity,
     /// The flush that writes it.
     pub flush: u64,
-    /// The namespace it belongs to.
+    /// The page's namespace.
     pub namespace: u8,
-    /// The prefix of all its keys, at most 255 bits.
+    /// The prefix of all keys, at most 255 bits.
     pub prefix: Prefix,
-    /// The last commit whose changes it contains.
+    /// The last commit whose changes the page contains.
     pub applied_through: u64,
     /// Levels between the prefix and the stored nodes: 0, 3 or 4 ([`levels_fit`]).
     pub levels: u8,
@@ -514,7 +512,7 @@ pub struct LeafBuilder<'p> {
 }
 
 impl<'p> LeafBuilder<'p> {
-    /// Starts a page: whatever `page` held is gone.
+    /// Starts a page, overwriting `page`.
     ///
     /// # Panics
     /// When the prefix is longer than 255 bits, there are no nodes so far below it, the page number

@@ -15,8 +15,8 @@
 //!
 //! Rules that hold for each type:
 //!
-//! * `parse` is total: any 4096 bytes give a view or a [`PageError`]. What it accepts, the view's
-//!   other methods may trust; `trusted` makes a view of a page that was parsed before.
+//! * `parse` is total: any 4096 bytes give a view or a [`PageError`]. The view's other methods rely on its checks;
+//!   `from_trusted` makes a view of a page that was parsed before.
 //! * One claim, one page: bytes without a meaning are zero and checked, so the same contents built
 //!   twice are the same bytes, and no flipped bit hides.
 //! * All integers are little-endian. Nothing is allocated to read a page.

@@ -6,10 +6,10 @@
 //!                                   run: start 5 | pages 3
 //! ```
 //!
-//! The runs are consecutive parts of the value, in pages of [`crate::page::stream`] in the overflow
-//! file. One value, one cell: the pages of the runs are exactly those that the length needs, runs
-//! are not empty and share no page. The hash is that of the whole value, so that the trie never
-//! needs the value's own pages, and whoever reads the value finds a stale page among them.
+//! The runs are consecutive parts of the value, in pages of [`crate::page::stream`] in the overflow file. One value,
+//! one cell: the runs have exactly as many pages as the length needs, are not empty and share no page. The hash is that
+//! of the whole value, so the trie never needs the value's own pages, and a reader of the value detects a stale page
+//! among them.
 //!
 //! ```
 //! use pleach_core::page::{OverflowCell, OverflowError, OverflowRun, overflow};
@@ -36,9 +36,9 @@ const RUNS: usize = RUN_COUNT + 2;
 
 /// Bytes of a run: start 5, pages 3.
 const RUN_SIZE: usize = 8;
-/// Most runs of a value; a value in more pieces is written again, in one.
+/// Maximum number of runs of a value; a value in more pieces is written again, in one.
 pub const MAX_RUNS: usize = 32;
-/// Most pages of a run, 24 bits: 64 GiB.
+/// Maximum number of pages of a run, 24 bits: 64 GiB.
 pub const MAX_RUN_PAGES: u32 = (1 << 24) - 1;
 
 const _: () = assert!(cell_len(MAX_RUNS) == 298, "the longest overflow cell");
@@ -73,7 +73,7 @@ pub struct OverflowCell<'a> {
 }
 
 impl<'a> OverflowCell<'a> {
-    /// Takes bytes that claim to be a cell.
+    /// Parses bytes as a cell.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, OverflowError> {
         let len = bytes.len();
         if len < RUNS {

@@ -5,10 +5,9 @@
 //! | common | stream | 0 | length | index | payload | zeros           |
 //! ```
 //!
-//! The committed changes, the free map and the namespace table of an image are streams, and so is
-//! each value in the overflow file. All pages of these streams but the last are full, which only a
-//! reader that knows the stream's length can check: [`StreamView::expect_payload`]. Pages of the history have a payload each of
-//! their own.
+//! The buffered changes, the free map and the namespace table of an image are streams, and so is each value in the
+//! overflow file. All pages of these streams but the last are full, which only a reader that knows the stream's length
+//! can check: [`StreamView::expect_payload`]. Each page of the history has its own payload.
 //!
 //! ```
 //! use pleach_core::page::stream::{StreamHeader, StreamId, StreamView, build, payload_len};
@@ -44,14 +43,14 @@ pub const PAYLOAD: usize = PAGE_SIZE - BODY;
 const _: () = assert!(BODY == 44 && PAYLOAD == 4052, "the header of a stream page is 44 bytes");
 const _: () = assert!(PAYLOAD <= u16::MAX as usize, "the length field holds a full page");
 
-/// What a stream page says about itself.
+/// The header fields of a stream page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHeader {
     /// File, page number and database of the page.
     pub identity: Identity,
     /// The flush or checkpoint that writes it.
     pub flush: u64,
-    /// The namespace of a value; 0 for what belongs to all.
+    /// The namespace of a value; 0 for streams that belong to all.
     pub namespace: u8,
     /// What the stream holds.
     pub stream: StreamId,
@@ -99,8 +98,8 @@ impl<'a> StreamView<'a> {
         Ok(Self { page, stream })
     }
 
-    /// The payload, if this is page `index` of a stream of that kind and carries `len` bytes:
-    /// a reader knows all three beforehand ([`payload_len`]).
+    /// The payload, if this is page `index` of a stream of that kind and has `len` bytes: a reader knows all three
+    /// beforehand ([`payload_len`]).
     pub fn expect_payload(
         &self,
         stream: StreamId,
@@ -143,7 +142,7 @@ impl<'a> StreamView<'a> {
         header::flush(self.page)
     }
 
-    /// The namespace of a value; 0 for what belongs to all.
+    /// The namespace of a value; 0 for streams that belong to all.
     pub fn namespace(&self) -> u8 {
         header::namespace(self.page)
     }

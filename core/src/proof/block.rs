@@ -1,9 +1,8 @@
-//! What a block did with several namespaces, and the root over all that it leads to: a witness in
-//! the [trie of roots](super::roots), and for each namespace that was looked into a witness in it.
-//!
+//! The effects of a block on several namespaces, and the root over all after it: a witness in the [trie of
+//! roots](super::roots), and for each accessed namespace a witness in it.
 //! The outer witness says by its operation on a namespace what became of it, and whether an inner
-//! witness follows:
-//!
+//! The operation of the outer witness on a namespace says what the block did with it, and whether an inner witness
+//! follows:
 //! | namespace | before | operation | inner witness |
 //! |---|---|---|---|
 //! | looked into, same root after | there | read | from its root to the same |
@@ -60,7 +59,7 @@ use crate::{
     node::{Node, TERMINATOR},
 };
 
-/// What a verified block did with one namespace.
+/// The effects of a verified block on one namespace.
 #[derive(Clone, Debug)]
 pub struct VerifiedNamespace<'a> {
     fate: OuterClaim,
@@ -73,17 +72,17 @@ impl<'a> VerifiedNamespace<'a> {
         self.fate.ns
     }
 
-    /// Its root before the block; `None`: it did not exist.
+    /// The namespace's root before the block; `None`: it did not exist.
     pub fn before(&self) -> Option<&Node> {
         self.fate.before.as_ref()
     }
 
-    /// Its root after the block; `None`: it does not exist any more, or did not before either.
+    /// The namespace's root after the block; `None`: it does not exist.
     pub fn after(&self) -> Option<&Node> {
         self.fate.after.as_ref()
     }
 
-    /// What was read and written in it, verified; `None` when it was not looked into.
+    /// The verified reads and writes in the namespace; `None` when the block did not access it.
     pub fn witness(&self) -> Option<&witness::VerifiedWitness<'a>> {
         self.witness.as_ref()
     }
@@ -109,20 +108,19 @@ impl<'a> VerifiedBlock<'a> {
         &self.new_root
     }
 
-    /// The namespaces that the block looked into, changed, added or dropped, ascending.
+    /// The namespaces that the block accessed, changed, added or dropped, ascending.
     pub fn namespaces(&self) -> &[VerifiedNamespace<'a>] {
         &self.namespaces
     }
 
-    /// What the block did with this namespace; `None`: nothing.
+    /// The effects of the block on this namespace; `None`: nothing.
     pub fn get(&self, ns: u8) -> Option<&VerifiedNamespace<'a>> {
         let at = self.namespaces.binary_search_by_key(&ns, VerifiedNamespace::ns).ok()?;
         self.namespaces.get(at)
     }
 }
 
-/// Checks a block against the root over all before it and computes the one after it, within the
-/// default [`Limits`].
+/// Checks a block against the root over all before it and computes the one after it, within the default [`Limits`].
 pub fn verify<'a>(
     hasher: Hasher,
     bytes: &'a [u8],
@@ -187,13 +185,13 @@ fn check_hashes(
     limits.check_hashes(sum(witness::hashes))
 }
 
-/// What the outer witness says of one namespace.
+/// The outer witness's claim about one namespace.
 #[derive(Clone, Copy, Debug)]
 struct OuterClaim {
     ns: u8,
     before: Option<Node>,
     after: Option<Node>,
-    /// Is there an inner witness?
+    /// True when there is an inner witness.
     has_witness: bool,
 }
 
@@ -210,7 +208,7 @@ impl OuterClaim {
         if fate.access() == Some(op.access) { Ok(fate) } else { Err(DecodeError::NamespaceAccess) }
     }
 
-    /// The operation that says it; `None` when no block does it.
+    /// The operation with this claim; `None` when no block can have it.
     fn access(&self) -> Option<Access> {
         let after = self.after.map(|root| root.to_bytes().into());
         match (self.before, self.after, self.has_witness) {
@@ -234,25 +232,25 @@ impl OuterClaim {
             VerifyError::RootMismatch => elsewhere,
             error => error,
         })?;
-        // What is dropped is not changed before.
+        // A dropped namespace is not changed before.
         let after = self.after.unwrap_or(before);
         if *verified.new_root() == after { Ok(verified) } else { Err(elsewhere) }
     }
 }
 
-/// What a block did with one namespace, to be encoded.
+/// The effects of a block on one namespace, to be encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct NamespaceClaim<'a> {
     /// The namespace.
     pub ns: u8,
-    /// Its root after the block; `None`: it does not exist then.
+    /// The namespace's root after the block; `None`: it does not exist then.
     pub after: Option<Node>,
-    /// The encoded witness in it, with one operation at least; `None`: it was not looked into.
+    /// The encoded witness in the namespace, with one operation at least; `None`: it was not accessed.
     pub witness: Option<&'a [u8]>,
 }
 
-/// Makes the encoding of a block on these roots from what it did with each namespace: ascending,
-/// each once. What the witnesses say is not verified.
+/// Encodes a block on these roots from its effects on each namespace: ascending, each once. The witnesses are not
+/// verified.
 pub fn build(
     hasher: Hasher,
     before: &NamespaceRoots,

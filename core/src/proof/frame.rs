@@ -48,7 +48,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Inner proofs that are still to be taken.
+/// Inner proofs that were not taken yet.
 pub(super) struct InnerProofs<'a>(Hasher, ByteReader<'a>);
 
 impl<'a> InnerProofs<'a> {
@@ -56,7 +56,7 @@ impl<'a> InnerProofs<'a> {
         Self(hasher, ByteReader::new(bytes))
     }
 
-    /// The next one, of one of these kinds. Its header is checked, its records are not.
+    /// Takes the next proof, of one of these kinds. Its header is checked, its records are not.
     pub(super) fn take(
         &mut self,
         kinds: &[ProofKind],
@@ -67,12 +67,12 @@ impl<'a> InnerProofs<'a> {
         Ok((kind, bytes))
     }
 
-    /// Is there nothing left?
+    /// Checks that no byte is left.
     pub(super) fn end(&self) -> Result<(), DecodeError> {
         if self.1.is_empty() { Ok(()) } else { Err(DecodeError::Inner) }
     }
 
-    /// The only one, of one of these kinds; `None` when there is none.
+    /// Takes the only proof, of one of these kinds; `None` when there is none.
     pub(super) fn only(
         mut self,
         kinds: &[ProofKind],

@@ -1,5 +1,5 @@
-//! What a verifier may be asked to do. A caller that takes bytes from strangers sets [`Limits`];
-//! they are checked before anything is hashed.
+//! Limits of a verification. A caller that accepts bytes from strangers sets [`Limits`]; they are checked before
+//! anything is hashed.
 //!
 //! Two numbers bound the time: reading is linear in the bytes, and everything else is hashing. The
 //! number of hashes does not follow from the bytes: two operations of 65 bytes whose keys differ in
@@ -8,7 +8,7 @@
 
 use super::error::{Limit, VerifyError};
 
-/// The most that a verification may take.
+/// Limits of a verification.
 ///
 /// ```
 /// use pleach_core::{Hasher, Limits, TERMINATOR, VerifyError, witness};

@@ -49,8 +49,8 @@ impl<'a> TerminalList<'a> {
                 None => u64::from(terminal.depth()),
                 Some(last) => {
                     let fork = fork(last, &terminal).ok_or(DecodeError::TerminalOrder)?;
-                    // Below the fork the new path brings its own siblings, and the two nodes
-                    // right below it are each other's.
+                    // Below the fork the new path has its own siblings, and the two nodes right below it are each
+                    // other's.
                     let below = u64::from(terminal.depth()).saturating_sub(u64::from(fork));
                     siblings.saturating_add(below).saturating_sub(2)
                 }
@@ -155,7 +155,7 @@ impl<'a> TerminalList<'a> {
         })
     }
 
-    /// Do the terminals and these siblings lead to `root`? A list without terminals leads to any.
+    /// Checks that the terminals and these siblings lead to `root`. A list without terminals leads to any root.
     pub(super) fn check_root(
         &self,
         hasher: Hasher,

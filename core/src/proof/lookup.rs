@@ -16,8 +16,8 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// Is this the answer about a key with this value (`None`: about an absent one)? `None` when it
-    /// is no answer. A verified proof gives its own hasher, so that nobody hashes a value by another one.
+    /// Whether this answer says that the key has this value (`None`: that it is absent); `None` when it says nothing
+    /// about the key. A verified proof passes its own hasher, so that no caller hashes a value by another one.
     pub(super) fn proves(&self, hasher: Hasher, value: Option<&[u8]>) -> Option<bool> {
         let found = match self {
             Self::Present(found) => Some(found.to_bytes()),

@@ -6,7 +6,7 @@
 //!
 //! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
 //! * [`mod@range`], [`change`]: all keys of a range, and what changed in one between two roots;
-//! * [`roots`]: the one root over all namespaces of a database; [`through`]: proofs in a namespace
+//! * [`roots`]: the one root over all namespaces of a database; [`namespace`]: proofs in a namespace
 //!   for whoever knows it; [`block`]: a block's batches in several namespaces, with the root after;
 //! * `terminal`, `op`: the two kinds of records, and their bytes;
 //! * `wire`: the header, the three sections and what makes an encoding canonical;
@@ -69,7 +69,8 @@ mod span;
 pub(crate) mod terminal;
 mod unverified;
 mod walk;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
 pub mod witness;
 
 pub use bytes::{ChangeProof, KeyProof, KeysProof, RangeProof};
@@ -85,11 +86,3 @@ pub use terminal::Terminal;
 pub use unverified::Unverified;
 pub use wire::ProofKind;
 pub use witness::Witness;
-
-/// How the engine encodes a proof whose parts it has made apart.
-#[doc(hidden)]
-pub mod encoding {
-    pub use super::op::{op_encode, op_encode_placed, op_not_first};
-    pub use super::terminal::{terminal_encode, terminals};
-    pub use super::wire::{HEADER_LEN, SectionSizes, Sections, header};
-}

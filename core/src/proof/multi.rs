@@ -88,8 +88,8 @@ impl VerifiedMulti<'_> {
         lookup(self.parts.terminals().find(key), key)
     }
 
-    /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` when
-    /// the proof says nothing about the key.
+    /// Whether the root says that `key` has this value, or, for `None`, that it is absent. `None` when the proof says
+    /// nothing about the key.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
         self.get(key).proves(self.parts.hasher, value)
     }

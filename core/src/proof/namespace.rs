@@ -42,7 +42,7 @@ use crate::{
     node::{Node, TERMINATOR, ValueHash},
 };
 
-/// Inner proofs against one root.
+/// Kinds of proofs against one root.
 const SINGLE_ROOT_KINDS: &[ProofKind] =
     &[ProofKind::Path, ProofKind::Multi, ProofKind::Witness, ProofKind::Range];
 
@@ -60,7 +60,7 @@ impl<'a> OpenedNamespace<'a> {
         self.ns
     }
 
-    /// Its root; `None`: it does not exist.
+    /// The namespace's root; `None`: it does not exist.
     pub fn root(&self) -> Option<&Node> {
         self.found.as_ref().map(|(root, ..)| root)
     }
@@ -128,12 +128,11 @@ pub fn build(
     Ok(frame::assemble(hasher, ProofKind::Namespace, ns, &roots.prove(hasher, ns)?, &[inner])?)
 }
 
-/// What became of a namespace's root between two roots over all, and a change proof that is still
-/// to be verified. Borrows the encoding.
+/// A namespace's roots under two roots over all, and a change proof that is still to be verified. Borrows the encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedNamespaceChange<'a> {
     ns: u8,
-    /// Before and after, where the two differ.
+    /// The roots before and after, where they differ.
     roots: Option<[Option<Node>; 2]>,
     inner: &'a [u8],
 }
@@ -144,13 +143,13 @@ impl<'a> OpenedNamespaceChange<'a> {
         self.ns
     }
 
-    /// Has it the same root before and after, or does it exist neither before nor after? Then
-    /// nothing in it changed.
+    /// True when nothing in the namespace changed: it has the same root before and after, or does not exist in both
+    /// states.
     pub fn is_same(&self) -> bool {
         self.roots.is_none()
     }
 
-    /// Its roots before and after (`None`: it does not exist then), when it is not the same.
+    /// The namespace's roots before and after (`None`: it does not exist then), where they differ.
     pub fn roots(&self) -> Option<[Option<Node>; 2]> {
         self.roots
     }
@@ -212,9 +211,8 @@ pub fn open_change_with<'a>(
     Ok(OpenedNamespaceChange { ns, roots, inner: proof.map_or(&[], |(_, inner)| inner) })
 }
 
-/// Makes a proof of what became of a namespace from the roots `from` to the roots `to`. `inner` is
-/// an encoded change proof between the namespace's two roots, that of an empty trie where it does
-/// not exist; empty when these are the same.
+/// Encodes the change of a namespace from the roots `from` to the roots `to`. `inner` is an encoded change proof
+/// between the namespace's two roots, that of an empty trie where it does not exist; empty when these are the same.
 pub fn build_change(
     hasher: Hasher,
     from: &NamespaceRoots,
@@ -228,7 +226,7 @@ pub fn build_change(
     Ok(frame::assemble(hasher, ProofKind::NamespaceChange, ns, &outer, &[inner])?)
 }
 
-/// Is `inner` one encoding of one of these kinds, or nothing, as it has to be?
+/// Checks that `inner` is one encoding of one of these kinds, or empty, as `namespace` requires.
 fn check_inner(
     hasher: Hasher,
     kinds: &[ProofKind],
@@ -239,7 +237,7 @@ fn check_inner(
     if found.is_some() == wanted { Ok(()) } else { Err(DecodeError::Inner) }
 }
 
-/// Is it a terminal of a trie of roots?
+/// Checks that this is a terminal of a trie of roots.
 pub(super) fn check_terminal(terminal: &Terminal) -> Result<(), DecodeError> {
     let depth = terminal.depth();
     if depth > roots::MAX_DEPTH {

@@ -14,7 +14,7 @@
 //! Bits 3 and 4 follow from the terminals, so only one setting of them is accepted.
 //!
 //! ```
-//! use pleach_core::proof::encoding::op_encode;
+//! use pleach_core::proof::wire::op_encode;
 //! use pleach_core::proof::{Access, Op, Terminal};
 //!
 //! let terminal = Terminal::Leaf { depth: 3, key: [1; 32], value_hash: [9; 32].into() };
@@ -52,7 +52,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Was the value before the batch read?
+    /// True when the value before the batch was read.
     pub fn reads(&self) -> bool {
         !matches!(self, Self::Write(_))
     }

@@ -82,8 +82,8 @@ impl VerifiedPath {
         lookup(Some(self.terminal).filter(|terminal| terminal.covers(key)), key)
     }
 
-    /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` when
-    /// the proof says nothing about the key.
+    /// Whether the root says that `key` has this value, or, for `None`, that it is absent. `None` when the proof says
+    /// nothing about the key.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
         self.get(key).proves(self.hasher, value)
     }

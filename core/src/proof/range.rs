@@ -77,8 +77,8 @@ impl VerifiedRange<'_> {
         lookup(self.span.contains(key).then(|| terminals.find(key)).flatten(), key)
     }
 
-    /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` for a
-    /// key outside of the range.
+    /// Whether the root says that `key` has this value, or, for `None`, that it is absent. `None` for a key outside of
+    /// the range.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
         self.get(key).proves(self.parts.hasher, value)
     }
@@ -209,9 +209,9 @@ pub fn build(
 struct TileWriter {
     bytes: Vec<u8>,
     count: usize,
-    /// Key and depth of the last terminal that was put.
+    /// Key and depth of the last terminal written.
     last: (Key, u16),
-    /// A leaf whose depth the next key decides, and where its path parts from `last`.
+    /// A leaf whose depth the next key decides, and the depth at which its path leaves that of `last`.
     waiting: Option<(Key, ValueHash, u16)>,
 }
 
@@ -226,20 +226,20 @@ impl TileWriter {
         self.last = (*terminal.bits(), terminal.depth());
     }
 
-    /// The next leaf.
+    /// Adds the next leaf.
     fn leaf(&mut self, key: Key, value_hash: ValueHash) {
         self.settle(&key);
         let fork = prefix::common_len(&self.last.0, &key);
         self.waiting = Some((key, value_hash, fork));
     }
 
-    /// The last terminal, at the range's other end.
+    /// Adds the last terminal, at the range's other end.
     fn end(&mut self, terminal: &Terminal) {
         self.settle(terminal.bits());
         self.fill(terminal);
     }
 
-    /// The leaf that waits is alone below the forks with both its neighbours.
+    /// Writes the waiting leaf, which is alone below the forks with both its neighbours.
     fn settle(&mut self, next: &Key) {
         if let Some((key, value_hash, fork)) = self.waiting.take() {
             let depth = prefix::common_len(&key, next).max(fork).saturating_add(1);
@@ -247,7 +247,7 @@ impl TileWriter {
         }
     }
 
-    /// Puts what is empty between the last terminal and the next, and the next.
+    /// Writes the terminators between the last terminal and the next, and the next.
     fn fill(&mut self, next: &Terminal) {
         let (left, depth) = self.last;
         let fork = prefix::common_len(&left, next.bits());

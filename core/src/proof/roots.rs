@@ -75,7 +75,7 @@ impl NamespaceRoots {
         self.0.get(&ns)
     }
 
-    /// Gives a namespace this root, or takes it away.
+    /// Sets or removes the root of a namespace.
     pub fn set(&mut self, ns: u8, root: Option<Node>) {
         match root {
             Some(root) => self.0.insert(ns, root),
@@ -103,15 +103,13 @@ impl NamespaceRoots {
         PathProof { terminal, siblings }.encode(hasher)
     }
 
-    /// The encoded [change proof](super::change) of one namespace: what became of its root from
-    /// these roots to `to`.
+    /// The encoded [change proof](super::change) of one namespace: its root in these roots and in `to`.
     pub fn prove_change(&self, hasher: Hasher, to: &Self, ns: u8) -> Result<Vec<u8>, BuildError> {
         let [from, to] = [self, to].map(|roots| roots.multi(hasher, &[ns]).encode(hasher));
         change::build(hasher, &from?, &to?, &namespace_key(ns), &namespace_key(ns))
     }
 
-    /// The encoded [witness](super::witness) of what a block did with these namespaces, ascending,
-    /// each once.
+    /// The encoded [witness](super::witness) of a block's operations on these namespaces, ascending, each once.
     pub fn witness(
         &self,
         hasher: Hasher,

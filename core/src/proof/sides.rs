@@ -49,7 +49,7 @@ impl<'a> Sides<'a> {
         merged_slots(&self.before, &self.after)
     }
 
-    /// The keys of the range that have another value, or one on one side only.
+    /// The keys of the range that have another value, or a value on one side only.
     pub(super) fn changes(&self) -> impl Iterator<Item = ChangedPair> + '_ {
         let leaves = |list: &TerminalList<'a>| {
             let span = self.span;
@@ -98,8 +98,8 @@ impl<'a> Sides<'a> {
         Ok(())
     }
 
-    /// Depth of the first sibling in the range of which nobody can say that it has not changed,
-    /// given the siblings of both sides. `leaf` is the node of a leaf of one of the two.
+    /// Depth of the first sibling in the range that is not proven to be unchanged, given the siblings of both sides.
+    /// `leaf` is the node of a leaf of one of the two.
     pub(super) fn first_unopened(
         &self,
         before: &[Node],
@@ -157,7 +157,7 @@ pub(super) struct SideSiblings {
 }
 
 impl SideSiblings {
-    /// Takes apart what [`MergedSiblings`] put together.
+    /// Splits the siblings that [`MergedSiblings`] has merged.
     pub(super) fn split(
         sides: &Sides<'_>,
         flags: &[u8],
@@ -216,7 +216,7 @@ pub(super) struct MergedSiblings {
 }
 
 impl MergedSiblings {
-    /// Puts them together; nothing is [unopened](Sides::first_unopened).
+    /// Merges the siblings; nothing is [unopened](Sides::first_unopened).
     pub(super) fn merge(sides: &Sides<'_>, before: &[Node], after: &[Node]) -> Self {
         let mut together = Self::default();
         let mut bit = 0u8;

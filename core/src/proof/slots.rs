@@ -1,8 +1,7 @@
 //! Where the siblings of a list of terminals are, in the order in which `walk` takes them.
 //!
-//! A *slot* is the place of one sibling. `walk` hashes and asks for the next sibling only; whoever
-//! compares two lists, or sorts siblings by where they are, has to know the places. They follow from
-//! the terminals alone.
+//! A *slot* is the place of one sibling. `walk` hashes and asks for the next sibling only; code that compares two
+//! lists, or sorts siblings by place, has to know the places. They follow from the terminals alone.
 //!
 //! The order is post-order of the subtries that climb: what lies below comes first, then what lies
 //! to the left. It is the same for every list, so that the slots of two lists can be merged.
@@ -55,12 +54,12 @@ pub(crate) fn slots<I: Iterator<Item = (Terminal, Option<u16>)>>(
     SiblingSlots { terminals, climbing: None, fork: None, waiting: Vec::new() }
 }
 
-/// Takes the steps of `Walk::push` without the nodes.
+/// Takes the steps of `ProofWalk::push` without the nodes.
 struct SiblingSlots<I> {
     terminals: I,
     /// The subtrie that climbs: a key below it, and its depth.
     climbing: Option<(Key, u16)>,
-    /// Where the next terminal's path parts from this one's.
+    /// The depth at which the next terminal's path leaves this one's.
     fork: Option<u16>,
     /// Forks whose right side is not finished; they grow strictly, so there are at most 256.
     waiting: Vec<u16>,

@@ -30,12 +30,12 @@ impl KeySpan {
         self.first <= *key && *key <= self.last
     }
 
-    /// Are all keys below `prefix` in the span?
+    /// True when all keys below `prefix` are in the span.
     pub(super) fn contains_all(&self, prefix: &Prefix) -> bool {
         self.first <= *prefix.first_key() && prefix.last_key() <= self.last
     }
 
-    /// Is one of the two ends below this terminal?
+    /// True when one of the span's two ends is below this terminal.
     pub(super) fn has_end_in(&self, terminal: &Terminal) -> bool {
         terminal.covers(&self.first) || terminal.covers(&self.last)
     }

@@ -13,7 +13,7 @@
 //! ```
 //! use pleach_core::Prefix;
 //! use pleach_core::proof::Terminal;
-//! use pleach_core::proof::encoding::terminal_encode;
+//! use pleach_core::proof::wire::terminal_encode;
 //!
 //! let terminal = Terminal::Terminator { prefix: Prefix::new(&[0xab; 32], 12) };
 //! let mut bytes = Vec::new();
@@ -48,14 +48,14 @@ pub enum Terminal {
     Leaf {
         /// Depth of the node: the shallowest at which the key is alone.
         depth: u16,
-        /// Its key.
+        /// The leaf's key.
         key: Key,
-        /// The hash of its value.
+        /// The hash of the leaf's value.
         value_hash: ValueHash,
     },
     /// An empty subtrie beside one with two keys or more (or an empty trie, at depth 0).
     Terminator {
-        /// Where it is, at most 255 bits deep.
+        /// The prefix of the empty subtrie, at most 255 bits.
         prefix: Prefix,
     },
 }
@@ -82,7 +82,7 @@ impl Terminal {
         Prefix::new(self.bits(), self.depth().min(MAX_DEPTH))
     }
 
-    /// Does the walk to `key` end here?
+    /// True when the walk to `key` ends here.
     pub fn covers(&self, key: &Key) -> bool {
         crate::prefix::common_len(self.bits(), key) >= self.depth()
     }
@@ -132,8 +132,7 @@ impl Terminal {
     }
 }
 
-/// Appends the bytes of a terminal. A depth that no trie has is written as it is, cut to 9 bits,
-/// and refused by every reader.
+/// Appends the bytes of a terminal. A depth that no trie has is cut to 9 bits, and refused by every reader.
 pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
     let depth = terminal.depth() & DEPTH;
     match terminal {
@@ -149,22 +148,22 @@ pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
     }
 }
 
-/// The terminals that [`terminal_encode`] has written to these bytes; it ends at the first that is none.
+/// The terminals that [`terminal_encode`] has written to these bytes; ends at the first invalid one.
 pub fn terminals(bytes: &[u8]) -> impl Iterator<Item = Terminal> + '_ {
     Terminals(ByteReader::new(bytes))
 }
 
-/// Terminals that [`terminal_encode`] has written; it ends at the first that is none.
+/// Terminals that [`terminal_encode`] has written; ends at the first invalid one.
 #[derive(Clone, Debug)]
 pub(super) struct Terminals<'a>(pub(super) ByteReader<'a>);
 
 impl<'a> Terminals<'a> {
-    /// Have all been taken?
+    /// True when no terminal is left.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each terminal, and the depth at which the path to the next one parts from its own.
+    /// Each terminal, and the depth at which the path to the next one leaves its own.
     pub(super) fn with_forks(self) -> impl Iterator<Item = (Terminal, Option<u16>)> + use<'a> {
         let mut following = self.clone();
         following.next();
@@ -193,7 +192,7 @@ pub(super) fn terminal_len(terminal: &Terminal) -> usize {
     }
 }
 
-/// Depth at which the paths to two terminals part; `None` unless `left` lies wholly to the left.
+/// Depth at which the paths to two terminals separate; `None` unless `left` is wholly to the left.
 pub(crate) fn fork(left: &Terminal, right: &Terminal) -> Option<u16> {
     let fork = crate::prefix::common_len(left.bits(), right.bits());
     let apart = fork < left.depth() && fork < right.depth();

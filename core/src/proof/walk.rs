@@ -77,12 +77,12 @@ impl WalkSubtrie for NodePair {
     }
 }
 
-/// The walk: give it each finished terminal in order, and where the path to the next one parts.
+/// The walk over finished terminals in order, each with the depth at which the path to the next one leaves its own.
 pub(super) struct ProofWalk<'a, S> {
     hasher: Hasher,
     siblings: core::slice::Iter<'a, Node>,
-    /// Finished subtries that wait for the right side of the fork at this depth. Forks grow strictly towards the top, so
-    /// there are at most 256.
+    /// Finished subtries that wait for the right side of the fork at this depth. Forks grow strictly towards the top,
+    /// so there are at most 256.
     stack: Vec<(S, u16)>,
 }
 
@@ -91,9 +91,8 @@ impl<'a, S: WalkSubtrie> ProofWalk<'a, S> {
         Self { hasher, siblings: siblings.iter(), stack: Vec::new() }
     }
 
-    /// Takes the terminal at the first `depth` bits of `bits`. `fork` is the depth at which the
-    /// next terminal's path parts from this one, `None` for the last. Returns the root's subtrie
-    /// after the last terminal.
+    /// Takes the terminal at the first `depth` bits of `bits`. `fork` is the depth at which the next terminal's path
+    /// leaves this one's, `None` for the last. Returns the root's subtrie after the last terminal.
     pub(super) fn push(
         &mut self,
         terminal: S,
@@ -135,8 +134,8 @@ impl<'a, S: WalkSubtrie> ProofWalk<'a, S> {
 
 /// The node at `depth` over leaf nodes in key order, all below one prefix of that length.
 ///
-/// The same walk with nothing but terminators beside it: a leaf alone moves up to `depth`, two
-/// or more meet at their forks. `stack` is scratch.
+/// The same walk with only terminators beside it: a leaf alone moves up to `depth`, two or more meet at their forks.
+/// `stack` is scratch.
 pub(super) fn fold_leaves(
     hasher: Hasher,
     leaves: &[(Key, Node)],
@@ -191,7 +190,7 @@ const BATCH: usize = 32;
 
 /// Leaves whose value hashes become leaf nodes in the same memory.
 pub(super) struct LeafBatch {
-    /// Until they are hashed, the second of a pair holds the bytes of the value hash.
+    /// The second of a pair holds the value hash's bytes until it is hashed.
     pairs: Vec<(Key, Node)>,
 }
 

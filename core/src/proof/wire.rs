@@ -5,7 +5,7 @@
 //! 0       4      magic "PLPF"
 //! 4       1      version, 1
 //! 5       1      kind: 1 path, 2 multiproof, 3 witness, 4 range, 5 change;
-//!                6 through, 7 through change, 8 block: these hold proofs (`frame`)
+//!                6 namespace, 7 namespace change, 8 block: these hold proofs (`frame`)
 //! 6       1      hasher id
 //! 7       1      zero
 //! 8       4      number of terminals
@@ -19,6 +19,8 @@
 //!
 //! Integers are little-endian. `ParsedProof::parse` checks everything that needs no hashing; what it
 //! returns borrows the input and allocates only an index of four bytes a terminal.
+//!
+//! Public for the engine, which makes the parts of a proof apart, and for tests.
 
 use alloc::vec::Vec;
 
@@ -33,6 +35,9 @@ use crate::{
     hasher::Hasher,
     node::{Key, Node},
 };
+
+pub use super::op::{op_encode, op_encode_placed, op_not_first};
+pub use super::terminal::{terminal_encode, terminals};
 
 const MAGIC: [u8; 4] = *b"PLPF";
 const VERSION: u8 = 1;

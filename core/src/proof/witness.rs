@@ -129,8 +129,8 @@ impl VerifiedWitness<'_> {
         lookup(self.parts.terminals().find(key), key)
     }
 
-    /// Does the root before the batch say that `key` has this value, or, for `None`, that it is
-    /// absent? `None` when the witness says nothing about the key.
+    /// Whether the root before the batch says that `key` has this value, or, for `None`, that it is absent. `None` when
+    /// the witness says nothing about the key.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
         self.get(key).proves(self.parts.hasher, value)
     }

@@ -1,8 +1,9 @@
-//! The nodes above pages: of the children of a region, and of all regions. Those are prefixes that tile a prefix, with one
-//! line of 64 bytes for each boundary between neighbours: the nodes of the boundary's two children, which are the message
-//! that is hashed.
+//! The nodes above pages: of the children of a region, and of all regions. Both are prefixes that tile a prefix, with
+//! one line of 64 bytes for each boundary between neighbours: the nodes of the boundary's two children, which are the
+//! message that is hashed.
 //!
-//! [`Tiling::update`] computes those above changed children; a fold goes up along them by a [`Lines`](crate::fold::Lines).
+//! [`Tiling::update`] computes the nodes above changed children; a fold climbs along them by a
+//! [`TilingPath`](crate::fold::TilingPath).
 //!
 //! ```
 //! use pleach_core::fold::{Folder, TilingPath};

@@ -1,7 +1,7 @@
 //! Prefixes that tile a prefix, such as the children of a region: a line for each boundary between neighbours.
 //!
-//! Since they tile, the halves of each boundary lie exactly one level below it, and are leaf nodes or terminators where a
-//! child or several have one key or none.
+//! Since they tile, the halves of each boundary lie exactly one level below it, and are leaf nodes or terminators where
+//! a child or several have one key or none.
 //!
 //! Invariant: each half of a line is the node of the prefix there.
 
@@ -23,12 +23,12 @@ struct Boundary {
     parent: u32,
 }
 
-/// The nodes of neighbouring prefixes and above (the header of this file).
+/// The nodes of neighbouring prefixes and above; see the module.
 #[derive(Clone, Debug)]
 pub struct Tiling {
     boundaries: Vec<Boundary>,
     lines: Vec<Line>,
-    /// The node over all.
+    /// The node of the whole prefix.
     own: Node,
 }
 
@@ -62,7 +62,8 @@ impl Tiling {
         Self { boundaries: Vec::new(), lines: Vec::new(), own: *node }
     }
 
-    /// A child has this node. The lines above it, and the node over all, are those of before until [`Self::recompute`].
+    /// Sets the node of a child. The lines above it, and the node of the whole prefix, stay as they were until
+    /// [`Self::recompute`].
     pub fn set_node(&mut self, child: usize, node: &Node) {
         self.put(self.boundary_above(child), child, node);
     }
@@ -72,7 +73,7 @@ impl Tiling {
         self.recompute_lines(hasher, (0..self.boundaries.len()).collect());
     }
 
-    /// These children, in order, have these nodes; computes the lines on their paths.
+    /// Sets the nodes of these children, in order, and computes the lines on their paths.
     pub fn update(&mut self, hasher: Hasher, changed: impl Iterator<Item = (usize, Node)>) {
         let mut lines = Vec::new();
         for (child, node) in changed {
@@ -84,7 +85,8 @@ impl Tiling {
         self.recompute_lines(hasher, lines);
     }
 
-    /// What [`Self::update`] would leave: the lines on the paths of these children, by boundary, and the node over all.
+    /// The result of [`Self::update`] without the update: the lines on the paths of these children, by boundary, and
+    /// the node of the whole prefix.
     pub fn preview_update(
         &self,
         hasher: Hasher,
@@ -98,9 +100,9 @@ impl Tiling {
         (lines.into_iter().map(|at| (index32(at), *after.line(at))).collect(), after.own)
     }
 
-    /// Computes what is above these boundaries, to which all above them belong.
+    /// Computes the lines of these boundaries, to which all above them belong.
     fn recompute_lines(&mut self, hasher: Hasher, mut order: Vec<usize>) {
-        // The deepest first: then both halves of each are there. Those of one depth are hashed together.
+        // The deepest first: then both halves of each are known. Those of one depth are hashed together.
         order.sort_unstable_by_key(|at| core::cmp::Reverse(self.boundaries[*at].shared));
         let (mut hashed, mut blocks, mut out) = (Vec::new(), Vec::new(), Vec::new());
         let mut rest = order.as_slice();
@@ -129,7 +131,7 @@ impl Tiling {
         }
     }
 
-    /// A child or boundary has this node, below boundary `above`.
+    /// Sets the node of a child or boundary in the line of boundary `above`.
     fn put(&mut self, above: Option<usize>, at: usize, node: &Node) {
         match above {
             Some(above) => self.lines[above].0[usize::from(above < at)] = *node,
@@ -143,13 +145,13 @@ impl Tiling {
         self.boundaries.len() + 1
     }
 
-    /// The node over all.
+    /// The node of the whole prefix.
     #[inline]
     pub fn own_node(&self) -> &Node {
         &self.own
     }
 
-    /// The node over all is this.
+    /// Sets the node of the whole prefix.
     pub fn set_own_node(&mut self, node: &Node) {
         self.own = *node;
     }
@@ -186,13 +188,13 @@ impl Tiling {
         &self.lines[boundary].0
     }
 
-    /// A boundary has this line.
+    /// Sets the line of a boundary.
     #[inline]
     pub fn set_line(&mut self, boundary: usize, pair: &[Node; 2]) {
         self.lines[boundary].0 = *pair;
     }
 
-    /// Bytes on the heap.
+    /// Heap bytes.
     pub fn heap_bytes(&self) -> usize {
         self.boundaries.capacity() * size_of::<Boundary>()
             + self.lines.capacity() * size_of::<Line>()
@@ -229,7 +231,7 @@ impl Tiling {
     }
 }
 
-/// Gives each boundary its parent, by a stack.
+/// Sets each boundary's parent, by a stack.
 fn link(boundaries: &mut [Boundary]) {
     // At most 256 bits can be shared, each by one boundary of the stack.
     let (mut stack, mut len) = ([0usize; 257], 0);

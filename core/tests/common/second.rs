@@ -6,7 +6,7 @@ use pleach_core::{
     naive::NaiveTrie,
     node::{self, Combination},
     prefix::common_len,
-    proof::{Access, MultiProof, Op, Terminal, Witness, encoding::terminal_encode},
+    proof::{Access, MultiProof, Op, Terminal, Witness, wire::terminal_encode},
 };
 
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -62,7 +62,7 @@ fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op>
     Some(Op { key, access })
 }
 
-/// What the bytes say, before anything is hashed.
+/// The decoded records, before anything is hashed.
 pub(crate) fn decode(hasher: Hasher, bytes: &[u8], witness: bool) -> Option<Witness> {
     let (terminal_count, op_count) = (u32_at(bytes, 8)?, u32_at(bytes, 12)?);
     let (terminal_len, op_len) = (u32_at(bytes, 20)?, u32_at(bytes, 24)?);
@@ -159,7 +159,7 @@ pub(crate) fn verify(hasher: Hasher, bytes: &[u8], witness: bool, root: &Node) -
     (before == *root && siblings.is_empty()).then_some(after)
 }
 
-/// Do the terminals and siblings lead to the root?
+/// True when the terminals and siblings lead to the root.
 fn leads(hasher: Hasher, proof: &MultiProof, root: &Node) -> bool {
     let node = |terminal: &Terminal| (*terminal, terminal.node(hasher));
     let terminals: Vec<_> = proof.terminals.iter().map(node).collect();
@@ -168,7 +168,7 @@ fn leads(hasher: Hasher, proof: &MultiProof, root: &Node) -> bool {
     found.is_some_and(|(before, _)| before == *root) && siblings.is_empty()
 }
 
-/// Is this the proof of all pairs from `first` to `last`?
+/// True when this is the proof of all pairs from `first` to `last`.
 pub(crate) fn range(hasher: Hasher, bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool {
     // But for its kind it is a multiproof.
     let mut multi = bytes.to_vec();
@@ -232,7 +232,7 @@ impl Apart<'_> {
         }
         for (child, lists) in children {
             if !lists.iter().all(Vec::is_empty) {
-                // What one side opens here the other one opens, too, if it gets here at all.
+                // The other side opens every part that one side opens here.
                 if lists.iter().zip(live).any(|(list, live)| live && list.is_empty()) {
                     return None;
                 }
@@ -260,7 +260,7 @@ impl Apart<'_> {
     }
 }
 
-/// Is this the proof of all that changed from `first` to `last`?
+/// True when this is the proof of all that changed from `first` to `last`.
 pub(crate) fn change(
     hasher: Hasher,
     bytes: &[u8],
@@ -312,7 +312,7 @@ fn changed(hasher: Hasher, bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key))
         })
         .collect();
     sides.iter().zip(roots).all(|(side, root)| leads(hasher, side, root)).then_some(())?;
-    // All that is not opened is the same on the other side.
+    // All unopened parts are the same on the other side.
     for side in 0..2 {
         let (own, other) = (&apart.siblings[side], &apart.siblings[1 - side]);
         for (place, node) in own.iter().filter(|(place, _)| apart.inside(place)) {
@@ -329,7 +329,7 @@ fn changed(hasher: Hasher, bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key))
             there.then_some(())?;
         }
     }
-    // All that is opened is at an end of the range, or changed.
+    // All opened parts are at an end of the range, or changed.
     let value = |side: usize, key: &Key| {
         let terminal = lists[side].iter().find(|terminal| terminal.covers(key));
         terminal.map(|terminal| terminal.value_of(key))

@@ -22,7 +22,7 @@ pub(crate) struct Scenario {
     pub(crate) keys: u64,
     /// Bytes of a value.
     pub(crate) value: usize,
-    /// Is a session held open over the first commit?
+    /// True when a session is held open over the first commit.
     pub(crate) held: bool,
     /// Overlays that live above the newest commit.
     pub(crate) chain: usize,

@@ -53,7 +53,7 @@ pub(crate) fn first_image(
     Ok(writer.finish(&table)?)
 }
 
-/// Checkpoint `finish-image`: writes all that follows the tries.
+/// Checkpoint `finish-image`: writes everything that follows the tries.
 pub(super) fn finish_image(
     mut writer: ImageWriter,
     tip: &Tip,

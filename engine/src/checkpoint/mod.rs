@@ -1,10 +1,10 @@
-//! Checkpoints: an image of the index, its nodes and what pends, and of the overflow map, so that old log
-//! can go. [`write`] has the steps, [`image`] the files, this file the task that takes the steps.
+//! Checkpoints: an image of the index, its nodes, the buffered changes and the overflow map, so that old log can be
+//! freed. [`write`] has the steps, [`image`] the files, this file the task that takes the steps.
 //!
 //! The task also prepares the log before its end is reached, keeps room for the next image, and merges runs of the
-//! history while no checkpoint is due. A load and
-//! a close call [`checkpoint`] on their own thread: a load while the log is empty and the task has nothing
-//! to do, a close when the task has ended. So only one image is in the making at any time.
+//! history while no checkpoint is due. A load and a close call [`checkpoint`] on their own threads: a load while the
+//! log is empty and the task has nothing to do, a close when the task has ended. So only one image is in the making at
+//! any time.
 
 mod image;
 #[cfg(test)]
@@ -31,30 +31,30 @@ use write::{
     write_history,
 };
 
-/// When the task looks again whether a load has ended, which makes its own images.
+/// Time until the task checks again whether a load, which makes its own images, has ended.
 const LOADING_RETRY: Duration = Duration::from_millis(100);
 
-/// After a merge that failed.
+/// Time after a failed merge.
 const MERGE_RETRY: Duration = Duration::from_secs(60);
 
-/// When the task looks again whether all that pends was flushed.
+/// Time until the task checks again whether all buffered changes were flushed.
 const DRAINING_RETRY: Duration = Duration::from_millis(10);
 
 /// The checkpoint task.
 pub(crate) struct Checkpointer {
     db: Arc<TrieDb>,
     build: Option<ImageBuild>,
-    /// The history is written for the next checkpoint.
+    /// True when the history is written for the next checkpoint.
     has_written: bool,
-    /// A merge of runs of the history, and when the next may be after one that failed.
+    /// The merge of runs of the history that is under way, and when the next may begin after a failed one.
     merge: Option<DiskMerge>,
     no_merge_before: Duration,
-    /// The log could not be prepared beyond this.
+    /// The log could not be prepared beyond this position.
     refused_at: Option<LogPos>,
-    /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
+    /// Checkpoints in a row that met unreadable nodes, and when the next may begin.
     failures: u32,
     not_before: Duration,
-    /// The superblock in use has another length of the history than this open: the next open would go by it.
+    /// True when the superblock in use has another length of the history than this open: the next open would use that.
     history_differs: bool,
 }
 
@@ -114,7 +114,7 @@ impl Checkpointer {
             let db = &self.db;
             let is_short = db.pace.is_room_short.load(Ordering::Acquire);
             if is_short && db.is_being_drained() {
-                // Without what pends the image is smaller.
+                // Without buffered changes the image is smaller.
                 return Ok(Step::IdleFor(DRAINING_RETRY));
             }
             let history_is_full = db.pace.is_history_full.load(Ordering::Acquire);
@@ -126,7 +126,7 @@ impl Checkpointer {
                 return Ok(self.merge_runs());
             }
             let wait = self.not_before.saturating_sub(self.db.pace.now());
-            // A page that has come back may have been the one that was missing.
+            // A released page may be the one that failed the last checkpoint.
             if !wait.is_zero() && self.db.pace.checkpoint_error().is_some() {
                 self.db.pace.enter_stage(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
@@ -134,7 +134,7 @@ impl Checkpointer {
             if self.db.commits.sequencer.lock().loading {
                 return Ok(Step::IdleFor(LOADING_RETRY));
             }
-            // An image that is begun overwrites the older generation.
+            // An image that begins overwrites the older generation.
             if let Err(error) = self.db.retry_quarantined_nodes() {
                 return Ok(self.defer(error));
             }
@@ -147,8 +147,7 @@ impl Checkpointer {
                 StartOutcome::Begun(build) => {
                     self.build = Some(*build);
                     self.has_written = false;
-                    // There may be room now, and what could not be read may be readable: commits wait
-                    // for the outcome.
+                    // There may be room now, and unreadable pages may be readable: commits wait for the result.
                     self.db.pace.set_checkpoint_full(false);
                     self.db.pace.set_checkpoint_error(None);
                     Step::Continue
@@ -178,8 +177,7 @@ impl Checkpointer {
         Ok(Step::Continue)
     }
 
-    /// Merges runs of the history on the device, a part of a merge at a time. Where that fails nothing is lost: it is tried
-    /// again.
+    /// Merges runs of the history on the device, a step at a time. A failed merge loses nothing and is tried again.
     fn merge_runs(&mut self) -> Step {
         let db = &self.db;
         if db.pace.now() < self.no_merge_before {
@@ -202,8 +200,7 @@ impl Checkpointer {
         }
     }
 
-    /// The image cannot be made for now. Nothing names it yet, and the log keeps what the image in use does
-    /// not have.
+    /// Defers an image. Nothing names it yet, and the log keeps what the image in use lacks.
     fn defer(&mut self, error: Error) -> Step {
         self.build = None;
         self.db.pace.enter_stage(Task::Checkpoint, IDLE);
@@ -216,8 +213,8 @@ impl Checkpointer {
         if self.db.pace.is_closing() { Step::Done } else { Step::IdleFor(wait) }
     }
 
-    /// Keeps the log prepared for another half segment. Where that fails nothing is lost: the commit that
-    /// needs the segment tries again, and reports it.
+    /// Keeps the log prepared for another half segment. A failure loses nothing: the commit that needs the segment
+    /// tries again, and reports it.
     fn prepare_log(&mut self) {
         let sequencer = &self.db.commits.sequencer;
         let Some(through) = sequencer.prepare_target() else { return };

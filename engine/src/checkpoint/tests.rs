@@ -43,7 +43,7 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
     (db, disk, runtime)
 }
 
-/// Regions, and those whose nodes are in memory.
+/// The number of regions, and of those whose nodes are in memory.
 fn resident(db: &SimDb) -> (usize, usize) {
     let index = db.state().index.load_full();
     let here = |region: &&_| {
@@ -53,8 +53,7 @@ fn resident(db: &SimDb) -> (usize, usize) {
     (index.regions().len(), index.regions().iter().map(|region| &**region).filter(here).count())
 }
 
-/// The stages were the loader's, and nobody was there to end the last of them: the watchdog named a
-/// checkpoint task that slept.
+/// A load left its last stage behind, and nobody ended it: the watchdog named a checkpoint task that slept.
 #[test]
 fn a_load_leaves_no_stage_behind() {
     let (db, _, runtime) = loaded();
@@ -65,7 +64,7 @@ fn a_load_leaves_no_stage_behind() {
     db.close().expect("closed");
 }
 
-/// It brought in what it copied, and the nodes of all regions were in memory when it ended.
+/// A checkpoint kept the nodes that it had copied, and those of all regions were in memory when it ended.
 #[test]
 fn nodes_that_are_away_stay_away() {
     let (db, disk, _) = loaded();
@@ -95,8 +94,7 @@ fn nodes_that_are_away_stay_away() {
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
-/// Once the superblock is written, failing to keep room for the next image is the failure of no write
-/// and no sync.
+/// A failure to keep room for the next image, once the superblock is written, is the failure of no write and no sync.
 #[test]
 fn what_fails_beside_writes_and_syncs_poisons_nothing() {
     for operation in [Operation::Open, Operation::Allocate] {
@@ -114,7 +112,7 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
             runtime.step_some(20);
         }
         assert!(!db.is_poisoned(), "{operation:?}");
-        // Without its file an image is not begun, and without more room it is made.
+        // Without its file an image is not begun; without room kept for the next one it is made.
         let more = db.metrics().checkpoints > made;
         assert_eq!(more, operation == Operation::Allocate, "{operation:?}");
         disk.heal();
@@ -126,8 +124,8 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
     }
 }
 
-/// The map in an image says how long the overflow file is: the file is synced before a superblock names that image, also where it
-/// has grown for a value that was not written then.
+/// The map in an image has the length of the overflow file: the file is synced before a superblock names that image,
+/// also where it has grown for a value that was not written then.
 #[test]
 fn an_image_never_names_more_of_a_file_than_a_power_cut_leaves() {
     let disk = SimDisk::new(1, SimOptions::default());
@@ -159,7 +157,7 @@ fn an_image_never_names_more_of_a_file_than_a_power_cut_leaves() {
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
-/// A put waits for room on the device as long as a checkpoint may give some, but not for ever; to delete goes on.
+/// A put waits for room as long as a checkpoint may free some, but not for ever; deletes go on.
 #[test]
 fn a_commit_does_not_wait_for_room_for_ever() {
     let (db, disk, runtime) = loaded();
@@ -170,7 +168,7 @@ fn a_commit_does_not_wait_for_room_for_ever() {
         session.finish(accesses).expect("finished").commit().map_err(crate::CommitError::into_error)
     };
     let since = runtime.clock().now();
-    // The image of somebody else is in the making, and never done: the log cannot be cut.
+    // Another image is in the making and never done: the log cannot be cut.
     let making = loop {
         write(Some(500)).expect("committed");
         if let Some(making) = db.state().images.try_begin_image()
@@ -190,8 +188,8 @@ fn a_commit_does_not_wait_for_room_for_ever() {
     db.close().expect("closed");
 }
 
-/// Where the last record ends in a segment's last block the next one will start in another segment: checkpoints were once made
-/// again and again to free the one before, on a full device without end.
+/// After a record that ends in a segment's last block, the next one starts in another segment: on a full device,
+/// checkpoints were once made without end to free the segment before.
 #[test]
 fn a_segment_of_which_a_block_is_left_is_not_freed_for_ever() {
     let (db, ..) = loaded();
@@ -213,12 +211,12 @@ fn a_segment_of_which_a_block_is_left_is_not_freed_for_ever() {
     db.close().expect("closed");
 }
 
-/// Each attempt once began with the other image, and left one whole one.
+/// Each attempt once began with the other image, and left only one whole image.
 #[test]
 fn no_image_is_begun_while_nodes_cannot_be_read() {
     let (db, disk, _) = loaded();
     db.state().evict_nodes().expect("evicted");
-    // Leaf pages, too: what of them is cached shall not do.
+    // Leaf pages, too: cached ones must not serve.
     db.state().store.cache.set_budget(0);
     let fails = |operation, file| {
         let fault = Fault::Errno(code::EIO);
@@ -229,7 +227,7 @@ fn no_image_is_begun_while_nodes_cannot_be_read() {
     }
     checkpoint(&db.state(), false).expect_err("no nodes are readable");
     assert_eq!(db.quarantined().len(), 1, "{:?}", db.quarantined());
-    // Whoever begins an image opens its file.
+    // A new image begins with opening its file.
     fails(Operation::Open, "image");
     let error = checkpoint(&db.state(), false).expect_err("no nodes are readable").to_string();
     assert!(error.contains("Read"), "{error}");
@@ -239,9 +237,9 @@ fn no_image_is_begun_while_nodes_cannot_be_read() {
     db.close().expect("closed");
 }
 
-/// An image's number is that of its cut, and a region may be copied later, with a commit that came between
-/// and was flushed. After a crash nothing pends there and the record is not replayed, so the region passed
-/// for one of the cut's commit: a session on that gave newer pairs, and its proof had another root.
+/// An image's number is that of its cut, and a region may be copied later, with a commit that came between and was
+/// flushed. After a crash the region has no buffered changes and the record is not replayed, so it passed for one of
+/// the cut's commit: a session there read newer pairs, and its proof had another root.
 #[test]
 fn a_region_that_was_copied_late_knows_its_commits_after_a_crash() {
     let disk = SimDisk::new(3, SimOptions { record: false, ..SimOptions::default() });

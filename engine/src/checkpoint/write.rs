@@ -1,17 +1,17 @@
 //! The steps of a checkpoint, by the names of `docs/commit-and-recovery.md`.
 //!
-//! 0. `write-history`: what was replaced since the last checkpoint becomes a run on the device.
-//! 1. `cut`: with no commit in flight and the queue written, the end of the log is where a replay
-//!    of this image will start.
-//! 2. `copy-regions`, one by one, each under its lock for the time of a copy: branch page and pending
-//!    changes, which carry the region's own log position. Commits and flushes go on in between.
+//! 0. `write-history`: undo since the last checkpoint becomes a run on the device.
+//! 1. `cut`: with no commit in flight and the queue written, the end of the log is where a replay of this image will
+//!    start.
+//! 2. `copy-regions`, one by one, each under its lock for the time of a copy: branch page and buffered changes, which
+//!    carry the region's own log position. Commits and flushes go on in between.
 //! 3. `finish-image`: upper levels, streams, table; sync the image.
 //! 4. `sync-log` past every log position in the image.
 //! 5. `superblock`: write the older slot and sync it.
-//! 6. `shrink-files`: cut the ends of files off that nothing names any more.
+//! 6. `shrink-files`: cut ends of files off that nothing names any more.
 //! 7. `drop-log`: retire log segments that neither superblock needs.
 //!
-//! Called by the task, and by a load or a close on their own thread.
+//! Called by the task, and by a load or a close on their own threads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,36 +42,35 @@ use crate::state::pages::space::OverflowMapImage;
 use crate::state::tries::Trie;
 use pleach_history::DiskRun;
 
-/// How often a region's nodes may come and go between their reading and their copying, in one step.
+/// Attempts of one step to copy a region whose nodes are evicted or changed between their reading and their copying.
 const MAX_COPY_ATTEMPTS: usize = 4;
 
-/// How long a checkpoint waits before it looks again whether its cut can be made.
+/// Time until a checkpoint checks again whether its cut can be made.
 const CUT_RETRY: Duration = Duration::from_millis(10);
 
 /// An image in the making.
 pub(super) struct ImageBuild {
     writer: ImageWriter,
     cut: LogPoint,
-    /// The history, as it was then.
+    /// The history at the cut.
     history: ImageHistory,
     tip: Tip,
-    /// The tries that there were at the cut and that are not in the image yet; the last one is the next.
+    /// Tries at the cut that are not in the image yet; the last one is the next.
     tries: Vec<Trie>,
-    /// The one that is being copied; none when all are written.
+    /// The trie that is being copied; `None` when all are written.
     copying: Option<TrieCopy>,
     done: Vec<CopiedTrie>,
-    /// Regions that are copied, of all tries.
+    /// Regions copied so far, of all tries.
     pub(super) regions: usize,
     map: OverflowMapImage,
-    /// The image names pages of the leaf file below this one.
+    /// The image names leaf pages below this one.
     leaf_end: u32,
     /// Highest log position in the image.
     log_position: LogPos,
-    /// The page of nodes that was read for a copy of its region, and the nodes: they are not kept in memory
-    /// otherwise.
+    /// The page of nodes that was read for a copy of its region, and the nodes, which are kept nowhere else.
     read: Option<NodePage>,
     nodes: Vec<Node>,
-    /// Until then no regions are joined, and no trie leaves.
+    /// While it lives no regions are joined, and no trie is removed.
     _making: ImageGuard,
 }
 
@@ -93,7 +92,7 @@ impl TrieCopy {
     }
 }
 
-/// A trie that is in the image.
+/// A trie whose regions are all in the image.
 struct CopiedTrie {
     trie: Trie,
     written: Vec<WrittenBranch>,
@@ -102,7 +101,7 @@ struct CopiedTrie {
 }
 
 impl ImageBuild {
-    /// A trie's regions are all copied: its upper levels and what pends follow.
+    /// Writes the upper levels and the buffered changes of a trie whose regions are all copied.
     fn finish_trie(&mut self, of: TrieCopy) -> Result<()> {
         let TrieCopy { trie, written, log_positions, buffered, .. } = of;
         let namespace = trie.namespace;
@@ -124,7 +123,7 @@ impl ImageBuild {
     }
 }
 
-/// How far a step has brought the copying of regions.
+/// The result of one step of copying.
 pub(super) enum CopyProgress {
     Part,
     Done,
@@ -132,17 +131,16 @@ pub(super) enum CopyProgress {
     Unreadable(Error),
 }
 
-/// A whole checkpoint on the calling thread, for a close and a bulk load. `clean` says that nothing follows
-/// in the log.
+/// Makes a whole checkpoint on the calling thread, for a close and a load. `clean`: nothing follows in the log.
 pub(crate) fn checkpoint(db: &TrieDb, clean: bool) -> Result<()> {
     let made = checkpoint_now(db, clean);
-    // The stages were the caller's: the task itself, which may sleep for long, is at none of them.
+    // The stages were the caller's: the task itself, which may sleep for long, is in none of them.
     db.pace.enter_stage(Task::Checkpoint, IDLE);
     made
 }
 
 fn checkpoint_now(db: &TrieDb, clean: bool) -> Result<()> {
-    // As in the task: no image is begun that is known not to be completed.
+    // As in the task: no image is begun that cannot be completed.
     db.retry_quarantined_nodes()?;
     write_history(db).map_err(|error| poison_unless_full(db, error))?;
     let build = copy_all_regions(db, || start_image(db, 0, true))
@@ -151,8 +149,7 @@ fn checkpoint_now(db: &TrieDb, clean: bool) -> Result<()> {
     finish_checkpoint(db, build, end).map_err(|error| poison_unless_full(db, error))
 }
 
-/// Checkpoint `cut`, as soon as it is possible, and `copy-regions` for all of them. The inner error is one that puts the image
-/// off.
+/// Checkpoint `cut`, once it is possible, and `copy-regions` for all. The inner error is one that defers the image.
 fn copy_all_regions(
     db: &TrieDb,
     mut start: impl FnMut() -> Result<StartOutcome>,
@@ -177,24 +174,24 @@ fn copy_all_regions(
     }
 }
 
-/// Waits a moment: another thread is between a commit's ticket and its publication, which says so.
+/// Waits a moment for another thread between a commit's ticket and its publication, which notifies the caller.
 fn wait_for_quiet(db: &TrieDb) {
     db.pace.wait(Some(CUT_RETRY), &mut || db.commits.sequencer.lock().in_flight == 0);
 }
 
-/// What a backup has beside leaf pages and long values.
+/// A backup without leaf pages and long values.
 pub(crate) struct BackupImage {
-    /// What the backup's superblock says: where the log begins, and where it ends ([`Superblock::durable_through`]).
+    /// The backup's superblock: where its log begins, and where it ends ([`Superblock::durable_through`]).
     pub(crate) superblock: Superblock,
     /// The newest commit before that end.
     pub(crate) newest: Tip,
-    /// Runs of the history that it names: their pages stay as they are.
+    /// Runs of the history that the image names: their pages stay in use.
     _runs: Vec<Arc<DiskRun>>,
 }
 
-/// An image of the database, and its log from there on, on another device, whose image files are there. All leaf pages and
-/// overflow runs that the two name are those of the moment when this returns; the caller sees to it that they stay until it
-/// has copied them. No checkpoint is made meanwhile.
+/// Writes an image of the database, and its log from there on, to another device, where the image files exist. All leaf
+/// pages and overflow runs that the two name are those of the moment when this returns; the caller keeps them in place
+/// until it has copied them. No checkpoint is made meanwhile.
 pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupImage> {
     db.retry_quarantined_nodes()?;
     let build = copy_all_regions(db, || {
@@ -217,7 +214,7 @@ pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupIma
     let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
     let before = db.images.newest();
     let superblock = Superblock {
-        // What was made durable since is not in the copy.
+        // Log that became durable since is not in the copy.
         durable_through: end,
         ..superblock(db, &before, image, &tip, (cut, past.records), None)
     };
@@ -233,8 +230,7 @@ pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupIma
     Ok(BackupImage { superblock, newest, _runs: past.runs })
 }
 
-/// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was
-/// for may be there.
+/// As in the task: without room nothing has changed, any other failed write or sync poisons and is in doubt.
 fn poison_unless_full(db: &TrieDb, error: Error) -> Error {
     if matches!(error, Error::Full(_)) {
         return error;
@@ -248,12 +244,11 @@ pub(super) enum StartOutcome {
     Begun(Box<ImageBuild>),
     /// A commit is in flight, or another image in the making.
     Busy,
-    /// There is no number for the image, or no file: nothing was written, and it can be tried again.
+    /// There is no number or no file for the image: nothing was written, and it can be tried again.
     Deferred(Error),
 }
 
-/// Checkpoint `cut`. The last `kept` numbers of this open are left for others. While a load is under way it
-/// and a close make images, and nobody else.
+/// Checkpoint `cut`. Leaves the last `kept` numbers of this open. During a load only it and a close make images.
 pub(super) fn start_image(db: &TrieDb, kept: u64, while_loading: bool) -> Result<StartOutcome> {
     start_image_on(db, &db.store.device, kept, while_loading)
 }
@@ -310,9 +305,9 @@ fn start_image_on(
 pub(super) fn copy_regions(build: &mut ImageBuild, count: usize) -> Result<CopyProgress> {
     for _ in 0..count {
         let Some(mut copying) = build.copying.take() else { return Ok(CopyProgress::Done) };
-        // Whatever is full is written before the lock is taken.
+        // Full buffers are written before the lock is taken.
         build.writer.make_room()?;
-        // Where nodes come and go each time, the next step tries again.
+        // Where nodes change each time, the next step tries again.
         let mut copied = CopiedRegion::Last;
         for _ in 0..MAX_COPY_ATTEMPTS {
             copied = copy_region(build, &mut copying)?;
@@ -331,19 +326,18 @@ pub(super) fn copy_regions(build: &mut ImageBuild, count: usize) -> Result<CopyP
     Ok(if build.copying.is_none() { CopyProgress::Done } else { CopyProgress::Part })
 }
 
-/// What came of copying a region.
+/// The result of copying a region.
 enum CopiedRegion {
-    /// There are more behind it.
+    /// The trie has more regions.
     Copied,
-    /// It was the trie's last.
+    /// It was the trie's last region.
     Last,
-    /// Its nodes are not in memory and not those that were read.
+    /// The region's nodes are not in memory and not those that were read.
     NodesAway(Arc<Region>, NodePage),
 }
 
-/// Copies the next region, unless its nodes are not in memory and not those that were read. Such nodes
-/// stay out of memory: an image that brought in what it copies would leave the nodes of all regions there,
-/// beyond their budget.
+/// Copies the next region, unless its nodes are not in memory and not those that were read. Copied nodes stay out of
+/// memory: an image that kept them would end with the nodes of all regions there, beyond their budget.
 fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion> {
     let TrieCopy { trie, next, written, log_positions, buffered } = of;
     let key = *next;
@@ -400,7 +394,7 @@ pub(super) fn finish_checkpoint(
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
     let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
-    // The map says how long the overflow file is: a flush, or a commit, may have made it longer and not have synced it.
+    // The map has the length of the overflow file, which a flush or a commit may have grown without syncing it.
     enters("syncing the overflow file");
     db.store.device.sync(&db.space.overflow)?;
     enters("syncing the log");
@@ -433,8 +427,8 @@ pub(super) fn finish_checkpoint(
     Ok(())
 }
 
-/// Checkpoint `write-history`: what commits since the one before have replaced becomes a run on the device. Without room it stays
-/// in the log, unless memory cannot bear it.
+/// Checkpoint `write-history`: undo since the last checkpoint becomes a run on the device. Without room it stays in the
+/// log, unless it exceeds its memory.
 pub(super) fn write_history(db: &TrieDb) -> Result<()> {
     let undo = &db.commits.undo;
     let number = || db.images.next_number(NUMBERS_FOR_CLOSE);

@@ -1,6 +1,6 @@
-//! The end of a finish: the regions' nodes are folded into the root, the root before the batch is computed from the
-//! multiproof and compared with the state's own, and the parts of the witness are gathered into one. Runs on the thread
-//! that finishes; only copying is shared among workers.
+//! The end of a finish: folds the regions' nodes into the root, computes the root before the batch from the multiproof
+//! and compares it with the state's own, and gathers the parts of the witness. Runs on the thread that finishes; only
+//! copying is shared among workers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use pleach_beatree::RegionIndex;
 use pleach_core::fold::{Folder, SiblingPath, TilingPath};
 use pleach_core::node::kind;
 use pleach_core::proof::ProofKind;
-use pleach_core::proof::encoding::{SectionSizes, Sections, header, op_not_first};
+use pleach_core::proof::wire::{SectionSizes, Sections, header, op_not_first};
 
 use pleach_core::tree::Tiling;
 use pleach_core::{Node, NodeKind, Prefix};
@@ -27,14 +27,14 @@ use crate::timings::Phase;
 
 /// A witness of at least this many bytes is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;
-/// How much of it a worker copies at a time.
+/// Bytes of it that a worker copies at a time.
 const PIECE: usize = 1 << 18;
 
-/// What is put in at the root for a region, or for all regions below a prefix.
+/// What the root's fold takes for a region, or for all regions below a prefix.
 enum RootPart {
-    /// It was accessed: chunk and region within it.
+    /// An accessed region: chunk and region within it.
     Accessed(usize, usize),
-    /// Its node, in which nothing is accessed.
+    /// The node, where nothing is accessed.
     Node(Node),
 }
 
@@ -76,7 +76,7 @@ pub(super) fn assemble(
     Ok(FinishedTrie { root, chunks, witness })
 }
 
-/// The regions' nodes up to the root.
+/// The result of folding the regions' nodes into the root.
 pub(super) struct RootFold {
     /// The root after the batch.
     pub(super) root: Node,
@@ -89,8 +89,7 @@ pub(super) struct RootFold {
 /// Computes the root from the regions: those of the chunks and all others.
 ///
 /// # Errors
-/// When the nodes that the chunks were folded from lead to another root than `prev_root`: what they give would be
-/// wrong.
+/// When the nodes that the chunks were folded from lead to another root than `prev_root`: the root would be wrong.
 pub(super) fn fold_root(
     db: &TrieDb,
     workers: &Workers,
@@ -108,7 +107,7 @@ pub(super) fn fold_root(
     let known = parts.and_then(|mut parts| {
         // A commit waits for this guard: no device is read while it is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
-        // A commit that came meanwhile has changed the nodes of other regions.
+        // A commit meanwhile has changed the nodes of other regions.
         let (tiling, _) =
             nodes.tiling_over(&index).filter(|(_, as_of)| is_older || is_newest(*as_of))?;
         parts
@@ -121,7 +120,7 @@ pub(super) fn fold_root(
         None => fold_all(folder, all_parts(db, workers, batch, &index, chunks)?, chunks),
     };
     folder.name_leaves(|at| {
-        // The region that has it: others may have many pages to look into.
+        // The region with the pair: the others may have many pages to look into.
         let own =
             index.regions()[index.find(at.first_key())..].iter().map(|region| region.prefix());
         let is_leaf = |node: Node| kind(&node) == NodeKind::Leaf;
@@ -141,7 +140,7 @@ pub(super) fn fold_root(
     Ok(RootFold { root: *folder.node(end), end, fragments, emitted })
 }
 
-/// The regions of the chunks in order: prefix, and chunk and region within it.
+/// The chunks' regions in order: prefix, and chunk and region within it.
 fn accessed_regions(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (usize, usize))> {
     chunks.iter().enumerate().flat_map(|(chunk, outcome)| {
         let regions = outcome.regions.iter().enumerate();
@@ -149,8 +148,8 @@ fn accessed_regions(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (u
     })
 }
 
-/// The regions that were accessed, and for a view that is older than the nodes in memory all others, by their numbers; `None`
-/// where a region was split or joined since its chunk was folded, or must be folded itself.
+/// The accessed regions, and for a view older than the nodes in memory all others, by their numbers; `None` where a
+/// region was split or joined since its chunk was folded, or must be folded itself.
 fn known_parts(
     db: &TrieDb,
     batch: &Batch<'_>,
@@ -180,7 +179,7 @@ fn known_parts(
     Ok(Some(parts))
 }
 
-/// All that lies below the root, in order.
+/// All parts below the root, in order.
 fn all_parts(
     db: &TrieDb,
     workers: &Workers,
@@ -204,7 +203,7 @@ fn all_parts(
         }
         let node = match node_in_view(db, batch, &prefix)? {
             Some(node) => node,
-            // The region in the view is not what it is now: fold all that lies below the prefix now.
+            // The region has changed since the view: fold all that lies below the prefix now.
             None => fold_below(db, workers, batch, &prefix)?,
         };
         parts.push((prefix, RootPart::Node(node)));
@@ -215,12 +214,12 @@ fn all_parts(
     Ok(parts)
 }
 
-/// The node of a prefix in the view, unless it must be folded.
+/// The node of a prefix in the view; `None` when it must be folded.
 fn node_in_view(db: &TrieDb, batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
     let own = db.index.with_region(prefix.first_key(), |region, state| {
         (region.prefix() == prefix).then_some((*state.own_node(), state.last_commit()))
     });
-    // Undo is asked after the region: a commit that comes in between finds its mark there.
+    // Undo is read after the region: a commit in between has marked the region.
     let then = match own {
         None => PastNode::Unrecorded,
         Some((own, last_commit)) if last_commit <= batch.view.base => PastNode::Recorded(own),
@@ -232,7 +231,7 @@ fn node_in_view(db: &TrieDb, batch: &Batch<'_>, prefix: &Prefix) -> Result<Optio
     })
 }
 
-/// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.
+/// Folds all regions that lie below `prefix` now; several when the region was split meanwhile.
 fn fold_below(db: &TrieDb, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix) -> Result<Node> {
     let mut key = Some(*prefix.first_key());
     let (mut prefixes, mut nodes) = (Vec::new(), Vec::new());
@@ -265,7 +264,7 @@ fn fold_all(
     fold_parts(folder, &tiling, |at| prefixes[at], &parts, chunks)
 }
 
-/// Folds the root from a tiling and what is not in it: the fold, and chunk and region of each fragment.
+/// Folds the root from a tiling and the parts that replace its nodes; returns chunk and region of each fragment, too.
 fn fold_parts(
     folder: &mut Folder,
     tiling: &Tiling,
@@ -295,8 +294,8 @@ fn fold_parts(
     (folder.end_fold(whole, true), fragments)
 }
 
-/// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
-/// then operations and siblings; copied by all workers.
+/// The witness or proof: the terminals of the root's fold with the regions' fragments between them, then operations and
+/// siblings; copied by all workers.
 fn gather_witness(
     db: &TrieDb,
     witnesses: &Arc<WitnessPool>,
@@ -320,7 +319,7 @@ fn gather_witness(
     sections.ops.extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
     let path: Vec<[u8; 32]>;
     if batch.output == FinishOutput::Path {
-        // A path has its siblings from the root downwards.
+        // A path has its siblings from the root down.
         path =
             sections.siblings.iter().flat_map(|part| part.as_chunks().0).rev().copied().collect();
         sections.siblings = vec![path.as_flattened()];
@@ -328,7 +327,7 @@ fn gather_witness(
     encode_witness(db, witnesses, batch, count, sections)
 }
 
-/// What the root's fold has emitted, and where the regions' fragments go.
+/// What the root's fold emitted, and where the regions' fragments belong.
 struct RootEmission {
     terminals: Vec<u8>,
     siblings: Vec<Node>,
@@ -345,11 +344,11 @@ impl RootEmission {
             let siblings = siblings.next().expect("a gap for each fragment");
             gaps.push(FragmentGap { number, terminals: terminals.len(), siblings });
         });
-        // It is the only fold.
+        // The folder has no other fold.
         Self { terminals, siblings: folder.siblings().to_vec(), count, gaps }
     }
 
-    /// The parts of the multiproof in order: what the root has emitted, each with the region whose fragment follows.
+    /// Visits the parts of the multiproof in order: each part of the root's, and the region whose fragment follows.
     fn visit_parts<'a>(
         &'a self,
         chunks: &'a [ChunkOutcome],
@@ -390,7 +389,7 @@ impl RootEmission {
     }
 }
 
-/// Where a region's fragment goes among what the root's fold emits.
+/// The place of a region's fragment in the root's emission.
 struct FragmentGap {
     number: u32,
     terminals: usize,
@@ -401,7 +400,7 @@ fn too_large() -> Error {
     Error::BatchTooLarge { bytes: u64::MAX, limit: u64::from(u32::MAX) }
 }
 
-/// Encodes what a batch gives, of these sections.
+/// Encodes the witness or proof of a batch, of these sections.
 fn encode_witness(
     db: &TrieDb,
     witnesses: &Arc<WitnessPool>,

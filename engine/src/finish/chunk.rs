@@ -1,12 +1,11 @@
-//! A chunk of a finish: some neighbouring regions with all accesses below them, from gathering to
-//! the nodes of the regions.
+//! A chunk of a finish: neighbouring regions with all accesses below them, from gathering to the regions' nodes.
 //!
-//! 1. *Gather*, under each region's lock: children, page numbers, pending changes of the accessed pages.
-//! 2. Pages: from the cache, else read; the chunk waits until all are there.
+//! 1. *Gather*, under each region's lock: children, page numbers, buffered changes of the accessed pages.
+//! 2. Pages: from the cache, else read; the chunk waits until all are in memory.
 //! 3. *Fold* pages and regions ([`super::regions`]).
 //!
-//! When a region has changed between 1 and 3, the chunk is done again. A chunk belongs to one worker, and
-//! its memory is used for the next chunk.
+//! When a region has changed between 1 and 3, the chunk is gathered again. A chunk belongs to one worker, and its
+//! memory is reused for the next chunk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::reader::LoadedPage;
 use crate::state::view::{View, merge_changes};
 
-/// A leaf page that takes part.
+/// A leaf page of a chunk.
 pub(super) struct PageTask {
     pub(super) child: u32,
     pub(super) prefix: Prefix,
@@ -35,21 +34,21 @@ pub(super) struct PageTask {
     pub(super) page: Option<Arc<CachedPage>>,
     pub(super) accesses: Range<usize>,
     pub(super) buffered: Range<usize>,
-    /// Do overlays say more, over what pends?
+    /// True when overlays have changes beyond the buffered ones.
     pub(super) is_overlaid: bool,
-    /// The node in the view, when it is known without folding (and nothing is accessed).
+    /// The node in the view, when it is known without folding and nothing is accessed.
     pub(super) known: Option<Node>,
-    /// Its version in the view, for which its treelet must be valid; `None` where that has none: later commits have changed it.
+    /// The page's version in the view, for which its treelet must be valid; `None` after a change by later commits.
     pub(super) as_of: Option<u64>,
-    /// Commits that have changed it since it was written.
+    /// Commits that have changed the page since it was written.
     changes_since_write: u8,
 }
 
 pub(super) struct RegionTask {
     pub(super) region: Arc<Region>,
-    /// Its layout version when it was gathered.
+    /// The region's layout version when it was gathered.
     pub(super) layout_version: u64,
-    /// The last commit that had changed it then.
+    /// The last commit that had changed the region then.
     pub(super) last_commit: u64,
     pub(super) accesses: Range<usize>,
     pub(super) pages: Range<usize>,
@@ -60,7 +59,7 @@ pub(super) struct RegionTask {
 pub(super) enum MissingPage {
     /// The leaf page of this task.
     Leaf(usize),
-    /// The nodes of a region, by its index among those that are away.
+    /// The nodes of a region, by its index in `away`.
     Nodes(usize),
 }
 
@@ -71,21 +70,21 @@ pub(super) struct Chunk {
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
     pub(super) buffered: Vec<KeyState>,
-    /// What regions have kept of pages below which much pends.
+    /// Nodes of parts that regions keep for pages with many buffered changes, by page.
     pub(super) parts: Vec<(usize, Arc<PartNodes>)>,
-    /// Pages, leaf pages and nodes together, that are not in memory yet.
+    /// Number of pages, leaf pages and nodes together, that are not in memory yet.
     pub(super) missing: usize,
-    /// Pages before this one have been asked for.
+    /// Pages before this one were enqueued.
     pub(super) asked: usize,
     /// Pages that somebody else is reading.
     pub(super) elsewhere: Vec<MissingPage>,
     /// Regions whose nodes are not in memory: region, its first key, where they are.
     pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
-    /// Regions that are away, before this one, have been asked for.
+    /// Entries of `away` before this one were enqueued.
     pub(super) nodes_asked: usize,
 }
 
-/// Why a fold of a chunk gave nothing.
+/// Why the fold of a chunk has no result.
 pub(super) enum FoldError {
     /// A region has changed meanwhile: the chunk is gathered again.
     Changed,
@@ -93,29 +92,29 @@ pub(super) enum FoldError {
     Failed(Error),
 }
 
-/// Accesses are sparse when there are fewer of them in each region, on average.
+/// Accesses are sparse when a region has fewer of them on average.
 const DENSE: usize = 32;
 
-/// The whole batch, as a chunk sees it.
+/// The whole batch.
 pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
     pub(super) output: FinishOutput,
-    /// Do pages keep the nodes inside of them that it folds?
+    /// True when pages keep the nodes inside of them that the batch folds.
     pub(super) learns: bool,
     /// When pages are due for a flush.
     pub(super) policy: FlushPolicy,
 }
 
 impl Batch<'_> {
-    /// Do few accesses meet in a region?
+    /// True when a region has few accesses on average.
     fn is_sparse(&self, regions: &RegionIndex) -> bool {
         regions.regions().len() * DENSE > self.accesses.len()
     }
 }
 
 impl PageTask {
-    /// Does a commit of the batch make the page due for a flush?
+    /// True when a commit of the batch makes the page due for a flush.
     pub(super) fn is_flush_due(&self, batch: &Batch<'_>) -> bool {
         let writes =
             batch.accesses[self.accesses.clone()].iter().filter_map(|one| one.writes.as_ref());
@@ -123,8 +122,8 @@ impl PageTask {
         batch.policy.is_due(&self.prefix, self.changes_since_write.saturating_add(counted))
     }
 
-    /// Does its treelet keep the nodes inside of it? Where it is folded again and again, or this batch makes it due for a
-    /// flush, so that the flush has its nodes.
+    /// True when the page's treelet keeps nodes inside of the page: it was folded before, or this batch makes it due
+    /// for a flush, which then has its nodes.
     pub(super) fn should_keep_nodes(&self, batch: &Batch<'_>) -> bool {
         let learns = self.as_of.is_some() && batch.learns;
         let Some(page) = self.page.as_ref().filter(|_| learns) else { return false };
@@ -142,8 +141,8 @@ impl Chunk {
         range: Range<usize>,
     ) -> Result<()> {
         self.clear();
-        // Where many accesses meet in a region its memory is near anyway: asking for it cost a tenth of the
-        // finish at 78 accesses a region, and saved as much at 2.
+        // With many accesses in a region its memory is cached anyway: prefetching cost a tenth of the finish at 78
+        // accesses a region, and saved as much at 2.
         if batch.is_sparse(&db.index.load()) {
             for keys in batch.accesses[range.clone()].chunks(KEY_BATCH) {
                 cpu_prefetch(db, keys.iter().map(|access| &access.key), LookupDepth::Fold);
@@ -172,7 +171,7 @@ impl Chunk {
         db.index.with_region(key, |region, state| self.add_region(batch, region, state, 0..0))
     }
 
-    /// A page that was missing is in memory.
+    /// Takes a missing page that is in memory now.
     pub(super) fn complete(&mut self, missing: MissingPage, done: LoadedPage) {
         if let (MissingPage::Leaf(index), LoadedPage::Leaf(_, page)) = (missing, done) {
             self.pages[index].page = Some(page);
@@ -180,7 +179,7 @@ impl Chunk {
         self.missing -= 1;
     }
 
-    /// Forgets all and keeps the memory.
+    /// Empties the chunk and keeps its memory.
     pub(super) fn clear(&mut self) {
         self.regions.clear();
         self.parts.clear();
@@ -193,7 +192,7 @@ impl Chunk {
         self.nodes_asked = 0;
     }
 
-    /// Adds a region as it is now, with the pages that these accesses are in.
+    /// Adds a region as it is now, with the pages of these accesses.
     fn add_region(
         &mut self,
         batch: &Batch<'_>,
@@ -240,7 +239,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Adds a page, whose pending changes were added from `pending_from` on.
+    /// Adds a page, whose buffered changes begin at `buffered_from`.
     fn push_page(
         &mut self,
         state: &RegionState,
@@ -265,9 +264,8 @@ impl Chunk {
         });
     }
 
-    /// The view is not what pages and pending changes say: puts undo over the pending changes of
-    /// accessed pages, and adds the pages that only undo and overlays change. What is known of a page's nodes stays true
-    /// where neither says anything of it.
+    /// For a view that differs from pages and buffered changes: puts undo over the buffered changes of accessed pages,
+    /// and adds the pages that only undo and overlays change. Known nodes stay valid where neither changes anything.
     fn add_past_pages(
         &mut self,
         batch: &Batch<'_>,
@@ -311,7 +309,7 @@ impl Chunk {
             page.is_overlaid = said != PastNode::Unchanged;
             page.as_of = match said {
                 PastNode::Unchanged => same.then(|| state.version(child)),
-                // Whatever is committed since, in this view the overlay was the last to change the page.
+                // Whatever was committed since, in this view the overlay was the last to change the page.
                 PastNode::Recorded(_) | PastNode::Unrecorded => batch.view.overlay_version(&prefix),
             };
         }

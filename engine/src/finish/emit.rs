@@ -1,32 +1,32 @@
-//! What a finish gives beside the root, and the encoding of operations.
+//! The output of a finish beside the root, and the encoding of operations.
 
 use std::ops::Range;
 
 use pleach_beatree::leaf_fold::{AccessResult, KeyAccess};
-use pleach_core::proof::encoding::op_encode_placed;
+use pleach_core::proof::wire::op_encode_placed;
 use pleach_core::proof::{Access, Op};
 use pleach_core::{Node, ValueHash};
 
-/// What a finish gives beside the root.
+/// The output of a finish beside the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FinishOutput {
-    /// Nothing: what the multiproof is made of is compared with the root before, and dropped.
+    /// None: the parts of the multiproof are compared with the root before, and discarded.
     RootOnly,
     /// The witness of the batch.
     Witness,
-    /// The multiproof of the keys, which are only read.
+    /// The multiproof of keys that are only read.
     Multiproof,
-    /// The path proof of the key, which is the only one and only read.
+    /// The path proof of one key that is only read.
     Path,
 }
 
 impl FinishOutput {
-    /// Are operations encoded? Terminals and siblings always are: the root before the batch is computed from them.
+    /// True when operations are encoded. Terminals and siblings always are, for the root before the batch.
     pub(super) fn has_ops(self) -> bool {
         self == Self::Witness
     }
 
-    /// Is it a proof of a state, after which no commit comes?
+    /// True for a proof of a state, after which no commit comes.
     pub(super) fn is_proof(self) -> bool {
         matches!(self, Self::Multiproof | Self::Path)
     }
@@ -42,18 +42,18 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
-    /// Its terminals, in the buffer that it was emitted to.
+    /// The fragment's terminals, in the buffer that it was emitted to.
     pub(crate) fn terminals<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         &buffer[self.terminals.clone()]
     }
 
-    /// Its siblings, in the buffer that it was emitted to.
+    /// The fragment's siblings, in the buffer that it was emitted to.
     pub(crate) fn siblings<'a>(&self, buffer: &'a [Node]) -> &'a [Node] {
         &buffer[self.siblings.clone()]
     }
 }
 
-/// Encodes one operation: what was found and the hash of what was put; is it the first below its terminal?
+/// Encodes one operation: the value found and the hash of the value put; `first` marks the first below its terminal.
 pub(super) fn encode_op(
     access: &KeyAccess,
     (found, put): (&AccessResult, Option<ValueHash>),

@@ -1,4 +1,4 @@
-//! One finish, as its workers share it: which chunks are claimed, and what came of them.
+//! One finish, shared by its workers: which chunks are claimed, and their outcomes.
 //!
 //! Invariant: a chunk is claimed once, and chunks never share a region.
 
@@ -12,11 +12,11 @@ use super::outcome::ChunkOutcome;
 use crate::error::{Error, Result};
 use crate::timings::{Phase, PhaseTimer, Timings};
 
-/// One finish: its chunks, which workers claim, and what came of them.
+/// One finish: its chunks, which workers claim, and their outcomes.
 pub(super) struct FinishJob<'a> {
     pub(super) batch: &'a Batch<'a>,
     regions: Arc<RegionIndex>,
-    /// Accesses of a chunk, before it takes the rest of those in its last region.
+    /// Accesses of a chunk, before it is extended to the end of its last region.
     chunk_accesses: usize,
     /// One for each chunk.
     tasks: PhaseTimer<'a>,
@@ -25,7 +25,7 @@ pub(super) struct FinishJob<'a> {
 }
 
 impl<'a> FinishJob<'a> {
-    /// A finish of this batch over these regions, in chunks of about `chunk_accesses` accesses; its phase begins.
+    /// A finish of this batch over these regions, in chunks of about `chunk_accesses` accesses; begins its phase.
     pub(super) fn new(
         batch: &'a Batch<'a>,
         regions: Arc<RegionIndex>,
@@ -49,17 +49,17 @@ impl<'a> FinishJob<'a> {
         self.outcomes.len()
     }
 
-    /// What came of a chunk.
+    /// Stores the outcome of a chunk.
     pub(super) fn complete(&self, index: usize, outcome: ChunkOutcome) {
         *self.outcomes[index].lock() = Some(outcome);
     }
 
-    /// A worker has failed: nobody claims any more.
+    /// Ends the job after a worker's failure: no more chunks are claimed.
     pub(super) fn fail(&self, error: Error) {
         self.failed.lock().get_or_insert(error);
     }
 
-    /// What came of all chunks, once every worker has returned.
+    /// The outcomes of all chunks, once every worker has returned.
     pub(super) fn into_outcomes(self) -> Result<Vec<ChunkOutcome>> {
         if let Some(error) = self.failed.into_inner() {
             return Err(error);
@@ -69,7 +69,7 @@ impl<'a> FinishJob<'a> {
         Ok(chunks.collect())
     }
 
-    /// The next chunk that nobody has claimed.
+    /// Claims the next chunk; `None` when all are claimed.
     pub(super) fn claim(&self) -> Option<usize> {
         if self.failed.lock().is_some() {
             return None;
@@ -77,8 +77,8 @@ impl<'a> FinishJob<'a> {
         self.tasks.claim()
     }
 
-    /// The accesses of a chunk: those of whole regions, as the index had them when the finish began, so
-    /// that chunks never overlap, whatever is split meanwhile.
+    /// The accesses of a chunk: those of whole regions, by the index when the finish began, so that chunks never
+    /// overlap, whatever is split meanwhile.
     pub(super) fn chunk_range(&self, index: usize) -> std::ops::Range<usize> {
         self.region_start(index * self.chunk_accesses)
             ..self.region_start((index + 1) * self.chunk_accesses)

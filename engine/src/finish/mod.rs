@@ -1,15 +1,15 @@
-//! Finish: from accesses to a root and a witness, without writing anything. Of a batch each namespace is
-//! finished for itself, one after the other, by the same workers.
+//! Finish: from accesses to a root and a witness, without writing anything. The namespaces of a batch are finished one
+//! after the other, by the same workers.
 //!
-//! The accesses, sorted, are divided into chunks of neighbouring regions. Workers claim chunks, ask
-//! the device for pages that are not cached, and fold a chunk when its pages are there, while
-//! further pages are read. The regions' nodes are folded into the root at the end.
+//! The accesses, sorted, are divided into chunks of neighbouring regions. Workers claim chunks, read pages that are not
+//! cached, and fold a chunk when its pages are in memory, while further pages are read. The regions' nodes are folded
+//! into the root at the end.
 //!
-//! Invariants: nothing outside of the finish changes but caches and counters; regions that change
-//! meanwhile are gathered again, so that all of an outcome is as of the view. Called by sessions, and by
-//! a commit where a flush has changed layouts below what it writes ([`refold`]).
+//! Invariants: a finish changes only caches and counters; regions that change meanwhile are gathered again, so that all
+//! of an outcome is as of the view. Called by sessions, and by a commit below whose changes a flush has changed the
+//! layout ([`refold`]).
 //!
-//! A proof ([`prove`]) is a finish of reads whose witness is written without its operations.
+//! A proof ([`prove`]) is a finish of reads whose witness has no operations.
 //!
 //! | file | step |
 //! |---|---|
@@ -62,23 +62,23 @@ use sort::{SortedAccesses, Sorter};
 use witness::WitnessPool;
 use worker::{INLINE, Workers, chunk_accesses};
 
-/// What finishes batches: workers, and memory that is kept from batch to batch.
+/// Finishes batches; keeps workers, and memory from batch to batch.
 pub(crate) struct Finisher {
     workers: Workers,
     /// Memory for the next sort.
     pub(crate) sorters: RecyclePool<Sorter>,
     /// Memory for the next witness.
     witnesses: Arc<WitnessPool>,
-    /// The same for proofs, which keeps none: they are the caller's.
+    /// The same for proofs, which keeps no memory: proofs are the caller's.
     proofs: Arc<WitnessPool>,
-    /// For the values before what plain namespaces change.
+    /// Readers for the prior values of plain namespaces.
     readers: PageReaderPool,
-    /// Memory that large batches leave free.
+    /// Trims memory that large batches leave free.
     trims: Mutex<TrimSchedule>,
 }
 
 impl Finisher {
-    /// `workers` workers; the memory that is kept has its shares of the budget.
+    /// A finisher with `workers` workers, whose kept memory has its shares of the budget.
     pub(crate) fn new(
         hasher: Hasher,
         workers: usize,
@@ -95,18 +95,18 @@ impl Finisher {
         }
     }
 
-    /// Bytes of memory that is kept from batch to batch.
+    /// Bytes of memory kept from batch to batch.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.workers.outcomes.bytes() + self.sorters.bytes() + self.witnesses.bytes()
     }
 
-    /// Takes the memory of outcomes back that are not needed any more.
+    /// Takes back the memory of outcomes that are not needed any more.
     pub(crate) fn recycle_outcomes(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
         outcomes.into_iter().for_each(|outcome| self.workers.outcomes.put_back(outcome));
     }
 }
 
-/// Fewer accesses are sorted by the caller: it takes as long as waking workers.
+/// Fewer accesses are sorted by the caller, which takes as long as waking workers.
 const PARALLEL_SORT: usize = 8192;
 
 /// Sorts a batch's accesses, each key of a namespace once.
@@ -115,7 +115,7 @@ pub(crate) fn sort<'a>(
     sorter: &'a mut Sorter,
     accesses: &[Access],
 ) -> Result<SortedAccesses<'a>> {
-    // Behind another session's fold or publication it would wait for that.
+    // The workers would do another session's fold or publication first.
     let alone = accesses.len() < PARALLEL_SORT || db.pace.foreground.is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let _own_processors = (most > 1).then(|| db.pace.foreground.begin_finish());
@@ -126,8 +126,8 @@ pub(crate) fn sort<'a>(
     })
 }
 
-/// Folds sorted accesses over a view whose root, or digest, is `prev_root`: the batch under way, or its part in one
-/// namespace. A plain one has no witness.
+/// Folds sorted accesses over a view whose root, or digest, is `prev_root`: those of the batch under way in one
+/// namespace. A plain namespace has no witness.
 pub(crate) fn finish(
     db: &TrieDb,
     finisher: &Finisher,
@@ -145,7 +145,7 @@ pub(crate) fn finish(
     let accesses = if witness || accesses.iter().all(|access| access.writes.is_some()) {
         accesses
     } else {
-        // Only a witness says anything of what is only read.
+        // Reads matter only for a witness.
         written.extend(accesses.iter().filter(|access| access.writes.is_some()).cloned());
         &written
     };
@@ -155,7 +155,7 @@ pub(crate) fn finish(
     Ok(finished)
 }
 
-/// What is proven, and how.
+/// The keys of a proof, and its form.
 #[derive(Clone, Copy)]
 pub(crate) enum ProofRequest<'a> {
     /// One key, by a path proof.
@@ -164,7 +164,7 @@ pub(crate) enum ProofRequest<'a> {
     Keys(&'a [Key]),
 }
 
-/// A proof of keys on a view whose root is `root`. Nothing is left behind but cached pages.
+/// A proof of keys on a view whose root is `root`. It changes nothing but cached pages.
 pub(crate) fn prove(
     db: &TrieDb,
     (finisher, readers): (&Finisher, &PageReaderPool),
@@ -175,7 +175,7 @@ pub(crate) fn prove(
         ProofRequest::Key(key) => (std::slice::from_ref(key), FinishOutput::Path),
         ProofRequest::Keys(keys) => (keys, FinishOutput::Multiproof),
     };
-    // What is folded on this thread has its pages read one by one, unless they are here before.
+    // A fold on this thread reads its pages one by one, unless they are cached before.
     if (2..=INLINE).contains(&keys.len()) {
         many::fetch_pages(db, readers, FetchPurpose::Proof, keys)?;
     }
@@ -202,13 +202,13 @@ fn fold_view(
     checked_in_view(view, fold_batch(db, finisher, &batch, prev_root))
 }
 
-/// A batch under way, in all of its namespaces: its arrays are counted by an estimate until there is a block that
-/// counts what it has. A small one is not worth the locks.
+/// A batch under way, in all of its namespaces: an estimate of its bytes is counted until a block counts the real ones.
+/// Small batches are not counted, to save the locks.
 pub(crate) struct BatchReservation<'a> {
     db: &'a Database,
     accesses: usize,
     bytes: usize,
-    /// Is it small enough that pages and regions learn from it?
+    /// True when the batch is so small that pages and regions learn from it.
     learns: bool,
 }
 
@@ -228,7 +228,7 @@ impl<'a> BatchReservation<'a> {
         }
     }
 
-    /// The share of `bytes` that so many of its accesses have.
+    /// The share of `bytes` for this many of the batch's accesses.
     fn share(&self, bytes: usize, accesses: usize) -> usize {
         bytes / self.accesses.max(1) * accesses
     }
@@ -240,7 +240,7 @@ impl Drop for BatchReservation<'_> {
     }
 }
 
-/// Folds a few changes again, on the calling thread: a flush has changed the layout below them.
+/// Folds a few changes again, on the calling thread, after a flush has changed the layout below them.
 pub(crate) fn refold(
     db: &TrieDb,
     finisher: &Finisher,
@@ -253,8 +253,7 @@ pub(crate) fn refold(
     checked_in_view(view, finisher.workers.fold_whole(db, &batch))
 }
 
-/// Compares the roots of a batch of which chunks were folded again with what its finish gave: the root before and the
-/// root after.
+/// Compares the roots before and after a batch, of which chunks were folded again, with those of its finish.
 pub(crate) fn check_refolded(
     db: &TrieDb,
     finisher: &Finisher,
@@ -278,7 +277,8 @@ pub(crate) fn check_refolded(
     Ok(())
 }
 
-/// What came of a fold of a view. A dropped trie that was given up meanwhile may have made anything of it, errors too.
+/// The result of a fold, if the view can still be read. Otherwise its trie may have been reclaimed meanwhile, and any
+/// result, an error too, may be wrong.
 fn checked_in_view<T>(view: &View, folded: Result<T>) -> Result<T> {
     view.check_readable()?;
     folded
@@ -303,7 +303,7 @@ fn fold_batch(
         job.into_outcomes()?
     };
     if !batch.learns && !batch.output.is_proof() {
-        // A batch that is large for the budget: what its pages have left free goes before more comes.
+        // A batch that is large for the budget: memory that its pages have freed is trimmed before more is taken.
         finisher.trims.lock().trim_if_due(&db.runtime, &db.budget, &db.counters);
     }
     let pool = if batch.output.is_proof() { &finisher.proofs } else { &finisher.witnesses };

@@ -1,7 +1,7 @@
-//! What a fold gives: chunk by chunk, and in the end.
+//! The results of a fold, by chunk and as a whole.
 //!
-//! Made by a finish, read by a commit and by overlays. The lists of a chunk are shared by its regions and
-//! pages, which have ranges of them; a commit gives their memory back for the next finish.
+//! Made by a finish, used by a commit and by overlays. A chunk's regions and pages have ranges of its lists; a commit
+//! returns their memory for the next finish.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,17 +19,16 @@ use crate::roots::Roots;
 use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::pages::index::PageRef;
 
-/// What a finish gives, of one namespace.
+/// The result of a finish in one namespace.
 pub(crate) struct FinishedTrie {
-    /// The root after it, or the digest.
+    /// The root after the batch, or the digest.
     pub(crate) root: Node,
     pub(crate) chunks: Vec<ChunkOutcome>,
     pub(crate) witness: Option<Witness>,
 }
 
 impl FinishedTrie {
-    /// What the witness was made of goes, where all takes more than `kept` bytes: no next finish would get
-    /// that memory.
+    /// Discards the parts of the multiproof above `kept` bytes in all: no next finish would get that memory.
     pub(super) fn shrink(&mut self, kept: usize) {
         if self.chunks.iter().map(Recycle::bytes).sum::<usize>() > kept {
             self.chunks.iter_mut().for_each(ChunkOutcome::discard_proof);
@@ -37,19 +36,19 @@ impl FinishedTrie {
     }
 }
 
-/// What a batch gives.
+/// The result of finishing a batch.
 pub(crate) struct FinishedBatch {
-    /// The roots of the state that it makes.
+    /// The roots of the state after the batch.
     pub(crate) roots: Roots,
-    /// How often layouts had changed before the first access was folded.
+    /// The count of layout changes before the first access was folded.
     pub(crate) layouts: u64,
-    /// Of each namespace with an access, ascending.
+    /// Of each accessed namespace, ascending.
     pub(crate) outcomes: Vec<TrieOutcome>,
-    /// Likewise, where they were asked for.
+    /// Likewise, where witnesses were requested.
     pub(crate) witnesses: Vec<(u8, Witness)>,
 }
 
-/// What a batch does in one namespace.
+/// A batch's result in one namespace.
 pub(crate) struct TrieOutcome {
     pub(crate) namespace: u8,
     pub(crate) chunks: Vec<ChunkOutcome>,
@@ -62,18 +61,19 @@ pub(crate) struct RegionOutcome {
     pub(crate) layout_version: u64,
     pub(crate) accessed: bool,
     pub(crate) node: Node,
-    /// What was there before the batch.
+    /// Occupancy before the batch.
     pub(crate) old: Occupancy,
-    /// The node before the batch, to which its part of the multiproof leads; `None` where it has none, or that leads to none.
+    /// The node before the batch, to which the region's part of the multiproof leads; `None` where it has no such part,
+    /// or the part leads to none.
     pub(crate) before: Option<Node>,
     pub(crate) fragment: Fragment,
-    /// Where its operations start in the chunk's list.
+    /// Index of the region's first operation in the chunk's list.
     pub(crate) first_op: usize,
-    /// Nodes of its accessed pages, in the chunk's list.
+    /// Nodes of the region's accessed pages, in the chunk's list.
     pub(crate) nodes: Range<usize>,
-    /// Its changes, in the chunk's list.
+    /// The region's changes, in the chunk's list.
     pub(crate) changes: Range<usize>,
-    /// New lines of its tiling, in the chunk's list.
+    /// New lines of the region's tiling, in the chunk's list.
     pub(crate) lines: Range<usize>,
 }
 
@@ -83,34 +83,34 @@ pub(crate) struct PageNode {
     pub(crate) child: u32,
     pub(crate) prefix: Prefix,
     pub(crate) node: Node,
-    /// The version of the page before.
+    /// The version of the page before the batch.
     pub(crate) as_of: u64,
-    /// What the page's treelet learns, in the chunk's list.
+    /// The nodes that the page's treelet learns, in the chunk's list.
     pub(crate) treelet: Range<usize>,
-    /// The columns of the treelet that learns it.
+    /// The columns of that treelet.
     pub(crate) columns: Option<Columns>,
-    /// Does the commit make the page due for a flush?
+    /// True when the commit makes the page due for a flush.
     pub(crate) is_flush_due: bool,
-    /// The page, when its treelet learns something.
+    /// The page, if its treelet learns something.
     pub(crate) page: Option<(PageRef, Arc<CachedPage>)>,
 }
 
 impl PageNode {
-    /// Nothing is learned from it.
+    /// Discards the nodes that the treelet would learn.
     pub(crate) fn discard_treelet(&mut self) {
         (self.treelet, self.page) = (0..0, None);
     }
 }
 
-/// What a chunk gives.
+/// The result of one chunk.
 #[derive(Default)]
 pub(crate) struct ChunkOutcome {
     pub(crate) regions: Vec<RegionOutcome>,
-    /// Pages that the batch writes to.
+    /// New nodes of the pages that the batch writes to.
     pub(crate) nodes: Vec<PageNode>,
-    /// The nodes of the parts of those that were folded in parts: few are.
+    /// The nodes of parts, for the few pages that were folded in parts.
     pub(crate) parts: Vec<(usize, Arc<PartNodes>)>,
-    /// Nodes inside of pages, by their index in the treelet.
+    /// Nodes inside of pages, with their index in the treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
     /// New lines of the regions' tilings: boundary and line.
     pub(crate) lines: Vec<(u32, [Node; 2])>,
@@ -121,14 +121,14 @@ pub(crate) struct ChunkOutcome {
 }
 
 impl ChunkOutcome {
-    /// Forgets what the witness was made of.
+    /// Discards the parts of the multiproof.
     fn discard_proof(&mut self) {
         self.terminals = Vec::new();
         self.siblings = Vec::new();
         self.ops = Vec::new();
     }
 
-    /// It is kept for long: forgets what the witness was made of, and takes no more memory than the rest needs.
+    /// Discards the parts of the multiproof and spare capacity, since an overlay keeps the rest for long.
     pub(crate) fn shrink_for_overlay(&mut self) {
         self.discard_proof();
         self.regions.shrink_to_fit();
@@ -137,20 +137,20 @@ impl ChunkOutcome {
         self.lines.shrink_to_fit();
     }
 
-    /// Forgets what treelets would learn from it: the rest is what a commit needs.
+    /// Discards the nodes that treelets would learn: a commit needs only the rest.
     pub(crate) fn discard_treelets(&mut self) {
         self.treelets = Vec::new();
         self.parts = Vec::new();
         self.nodes.iter_mut().for_each(PageNode::discard_treelet);
     }
 
-    /// Bytes that it takes without its changes.
+    /// Bytes of the outcome without its changes.
     pub(crate) fn own_bytes(&self) -> usize {
         self.bytes() - self.changes.len() * size_of::<KeyUpdate>()
     }
 
-    /// Takes in what the chunk after it has. A region is below both, so that both are stale: the ranges of
-    /// the regions that come in are not right until it is folded again.
+    /// Appends the regions of the next chunk. One region lies below both chunks, so both are stale: the ranges of the
+    /// appended regions are wrong until the chunk is folded again.
     pub(crate) fn absorb(&mut self, next: &mut Self) {
         self.regions.append(&mut next.regions);
         next.discard_treelets();
@@ -178,7 +178,7 @@ impl Recycle for ChunkOutcome {
         self.treelets.clear();
         self.lines.clear();
         if !self.changes.is_empty() {
-            // A new list is an allocation.
+            // A new list needs an allocation.
             self.changes = ChangeList::default();
         }
         self.terminals.clear();

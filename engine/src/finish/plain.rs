@@ -1,8 +1,8 @@
-//! The finish of a plain namespace: the values before what is written, and the digest after. Nothing is folded.
+//! The finish of a plain namespace: the values before the writes, and the digest after. Nothing is folded.
 //!
-//! Its chunks have changes alone: neither regions nor nodes, so that no flush makes one stale. A commit finds the
-//! regions when it is published; one whose changes are of several chunks takes them at once
-//! ([`apply`](crate::commit)). Chunks are made by all workers where there is much to do.
+//! Its chunks have changes alone, without regions and nodes, so that no flush makes one stale. A commit finds the
+//! regions when it is published; a region with changes of several chunks takes them at once ([`apply`](crate::commit)).
+//! A large batch's chunks are made by all workers.
 
 use std::collections::HashMap;
 
@@ -24,10 +24,10 @@ use crate::state::pages::index::PageRef;
 use crate::state::view::View;
 use crate::timings::Phase;
 
-/// Fewer accesses are one worker's: several would take longer to wake.
+/// Fewer accesses are done by one worker: waking several would take longer.
 const PARALLEL: usize = 2048;
 
-/// Finishes sorted accesses over a view whose digest is `before`. Those that only read have no part in it.
+/// Finishes sorted accesses over a view whose digest is `before`. Accesses that only read are ignored.
 pub(super) fn finish(
     db: &TrieDb,
     readers: &PageReaderPool,
@@ -36,7 +36,7 @@ pub(super) fn finish(
 ) -> Result<FinishedTrie> {
     let most = if accesses.len() < PARALLEL { 1 } else { db.runtime.workers() };
     let most = most.min(db.budget.workers());
-    // As many pages are held at a time as chunks of a fold have.
+    // As many pages are held at a time as a fold's chunks have.
     let slices: Vec<_> = accesses.chunks(chunk_accesses(accesses.len(), most)).collect();
     let lists: Vec<Mutex<Result<Vec<KeyUpdate>>>> =
         slices.iter().map(|_| Mutex::new(Ok(Vec::new()))).collect();
@@ -53,7 +53,7 @@ pub(super) fn finish(
     Ok(FinishedTrie { root, chunks: lists.into_iter().map(chunk).collect(), witness: None })
 }
 
-/// What some of them change.
+/// The changes that some of the accesses make.
 fn find_changes(
     db: &TrieDb,
     readers: &PageReaderPool,
@@ -78,7 +78,8 @@ fn find_changes(
         let prior = match point::look_up(db, view, &access.key)? {
             PointLookup::Stored(stored) => stored,
             PointLookup::InPage(at, _guard) => {
-                // The first page that is missing: those of all keys behind are read with it. What one key needs is read as it comes.
+                // At the first missing page, those of all later keys are read together. A single key's page is read
+                // alone.
                 if !std::mem::replace(&mut is_brought, true) && behind.len() > 1 {
                     let keys: Vec<Key> =
                         behind.iter().filter(is_write).map(|access| access.key).collect();

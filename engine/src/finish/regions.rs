@@ -1,8 +1,7 @@
-//! The fold of a chunk: its regions, each from the keys that are accessed up to its own node, and all hashes of one height
-//! together.
+//! The fold of a chunk: its regions, each from its accessed keys up to its own node; equal heights are hashed together.
 //!
-//! A region has about a hundred pages, of which a batch may access two: what lies beside their paths comes from the lines of
-//! the region's tiling.
+//! A region has about a hundred pages, of which a batch may access two: the nodes beside their paths come from the
+//! lines of the region's tiling.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -30,11 +29,11 @@ use crate::state::TrieDb;
 use crate::state::history::undo::KeyUpdate;
 use crate::state::view::View;
 
-/// Regions ahead of the one that is folded, whose memory is asked for.
+/// Regions ahead of the one that is folded whose memory is prefetched.
 const REGIONS_AHEAD: usize = 2;
-/// Keys for which a worker keeps memory.
+/// Number of keys for which a worker keeps memory.
 const KEPT: usize = 1 << 14;
-/// About as many bytes as an encoded operation takes: key, flags and a value's hash.
+/// About how many bytes an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
 
 impl Chunk {
@@ -49,7 +48,7 @@ impl Chunk {
         debug_assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
         scratch.folder.clear();
         scratch.results.clear();
-        // Apart from the space; what an error leaves is made anew.
+        // Separate from the scratch; after an error a new one is made.
         let mut unhashed = std::mem::take(&mut scratch.unhashed);
         unhashed.clear();
         outcome.regions.reserve(self.regions.len());
@@ -68,13 +67,13 @@ impl Chunk {
         scratch.folder.swap_results(siblings, treelets, lines);
         fold_proofs(&mut scratch.proofs, &mut outcome);
         if self.buffered.len() > KEPT {
-            // Much pended below some page: what is kept is memory that no other chunk needs.
+            // A page with many buffered changes has taken memory that no other chunk needs.
             scratch.folder.shrink_to(KEPT);
         }
         Ok(outcome)
     }
 
-    /// Puts the pages of a region in. The region must be as it was gathered.
+    /// Adds the pages of a region to the fold. The region must be unchanged since it was gathered.
     fn fold_region(
         &self,
         batch: &Batch<'_>,
@@ -95,7 +94,7 @@ impl Chunk {
                 let (folder, results) = (&mut scratch.folder, &mut scratch.results);
                 self.put_page(batch, at, (folder, results), (&mut outcome.nodes, &mut *unhashed))
             };
-            // Not while a page is put in: commits and flushes wait for the lock, and readers behind them.
+            // Not locked while a page is added: commits and flushes wait for the lock, and readers behind them.
             let state = read_unchanged(task)?;
             let Nodes::Resident(tiling) = state.nodes() else { return Err(FoldError::Changed) };
             let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
@@ -123,7 +122,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Puts a page in, and says of it what the outcome does.
+    /// Adds a page to the fold, and its node to the outcome.
     fn put_page(
         &self,
         batch: &Batch<'_>,
@@ -148,7 +147,7 @@ impl Chunk {
                 && !is_divided_by_treelet(&state, accesses)
             {
                 if page.is_overlaid {
-                    // It is folded without its treelet.
+                    // The page is folded without its treelet.
                     all = batch.view.merge_overlays(buffered, &[page.prefix]);
                     state.buffered = &all;
                 }
@@ -165,7 +164,7 @@ impl Chunk {
         let FoldedPage { subtrie, columns, parts } = folded;
         if writes_of(accesses).next().is_some() {
             unhashed.nodes.push((at, folder.watch(&subtrie)));
-            // However large the batch is: it is little beside what pends.
+            // However large the batch is: parts are few beside the buffered changes.
             if !parts.is_empty() && page.as_of.is_some() {
                 unhashed.parts.push((nodes.len(), parts));
             }
@@ -183,7 +182,7 @@ impl Chunk {
         subtrie
     }
 
-    /// Adds to the outcome what was found and changed, operations, and the regions' parts of the witness or proof.
+    /// Adds values found, changes, operations, and the regions' parts of the witness or proof to the outcome.
     fn emit(
         &self,
         batch: &Batch<'_>,
@@ -194,7 +193,7 @@ impl Chunk {
         let folder = &scratch.folder;
         let accesses =
             || self.regions.iter().flat_map(|task| &batch.accesses[task.accesses.clone()]);
-        // These may be kept for older views and overlays: no more memory than is needed.
+        // Overlays and undo may keep these lists: without spare capacity.
         let writes = accesses().filter(|access| access.writes.is_some()).count();
         let mut changes = Vec::with_capacity(writes);
         let gives_ops = batch.output.has_ops();
@@ -229,7 +228,7 @@ impl Chunk {
         outcome.changes = changes.into();
     }
 
-    /// Adds the nodes of pages and their parts to the outcome. No more pages are held than those that learn.
+    /// Adds the nodes of pages and of their parts to the outcome. It holds only pages that learn.
     fn take_nodes(
         &mut self,
         folder: &Folder,
@@ -247,7 +246,7 @@ impl Chunk {
                 PartNode::Known(node) => *node,
                 PartNode::Watched(number) => *folder.watched(*number),
             };
-            // Those that can go into a fold by their node.
+            // Parts that can go into a fold by their node.
             let nodes = parts.iter().map(|(prefix, part)| (*prefix, node(part)));
             let nodes = nodes.filter(|(_, node)| kind(node) == NodeKind::Internal).collect();
             outcome.parts.push((at, Arc::new(nodes)));
@@ -257,8 +256,7 @@ impl Chunk {
         }
     }
 
-    /// Asks for the memory of pages that are folded next: it is cold, and waiting for one after the
-    /// other would take longer than the fold.
+    /// Prefetches the memory of pages that are folded next: waiting for each would take longer than the fold.
     fn prefetch_ahead(&self, batch: &Batch<'_>, index: usize) {
         let page = |ahead| self.pages.get(index + ahead);
         if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {
@@ -273,7 +271,7 @@ impl Chunk {
         }
     }
 
-    /// Asks for the memory of the regions that are folded next.
+    /// Prefetches the memory of the regions that are folded next.
     fn prefetch_regions(&self, index: usize) {
         if let Some(task) = self.regions.get(index + 2 * REGIONS_AHEAD) {
             task.region.cpu_prefetch();
@@ -292,7 +290,7 @@ fn writes_of(accesses: &[KeyAccess]) -> impl Iterator<Item = &KeyAccess> {
     accesses.iter().filter(|access| access.writes.is_some())
 }
 
-/// The region, if it is as it was gathered.
+/// The region, if it is unchanged since it was gathered.
 fn read_unchanged(
     task: &RegionTask,
 ) -> std::result::Result<impl Deref<Target = RegionState>, FoldError> {
@@ -303,8 +301,8 @@ fn read_unchanged(
     if same { Ok(state) } else { Err(FoldError::Changed) }
 }
 
-/// The only pair below a prefix in a view. Where a node in memory is wrong there may be none: any other leads to another
-/// root before the batch, which is compared.
+/// The only pair below a prefix in a view. With a wrong node in memory there may be none, or a wrong one, which leads
+/// to another root before the batch; the finish compares that.
 pub(super) fn only_pair(db: &TrieDb, view: &View, at: &Prefix) -> Result<(Key, ValueHash)> {
     let mut scan = Scan::new(&ReaderPool::default(), &(*at.first_key()..=at.last_key()));
     let pair = scan.next(db, view, Direction::Forwards).transpose()?;
@@ -325,7 +323,7 @@ fn fold_proofs(folder: &mut Folder, outcome: &mut ChunkOutcome) {
         span.push_terminals(region.fragment.terminals(terminals));
         match span.end_proof() {
             Some(fold) => folds.push(fold),
-            // It is found when the root before the batch is compared.
+            // Found when the root before the batch is compared.
             None => return,
         }
     }

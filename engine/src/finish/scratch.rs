@@ -1,4 +1,4 @@
-//! The memory that a worker folds in, which is kept from chunk to chunk. One worker owns it.
+//! The memory in which a worker folds, kept from chunk to chunk. One worker owns it.
 
 use pleach_beatree::leaf_fold::{AccessResult, PartNode};
 use pleach_core::fold::Folder;
@@ -10,15 +10,15 @@ use crate::metrics::Counters;
 pub(super) struct FoldScratch {
     /// The pages and regions of a chunk; or all regions, up to the root.
     pub(super) folder: Folder,
-    /// Their nodes before the batch, from their parts of the multiproof.
+    /// Nodes of pages and regions before the batch, from their parts of the multiproof.
     pub(super) proofs: Folder,
     pub(super) results: Vec<AccessResult>,
     pub(super) unhashed: UnhashedNodes,
-    /// Pages that were folded since creation.
+    /// Pages folded since creation.
     pub(super) folded: u64,
 }
 
-/// What a worker has done since its creation.
+/// A worker's counts since its creation.
 #[derive(Clone, Copy)]
 pub(super) struct WorkCounts {
     hashed: u64,
@@ -26,21 +26,21 @@ pub(super) struct WorkCounts {
 }
 
 impl WorkCounts {
-    /// Counts what was done since `before`.
+    /// Adds the work done since `before` to the counters.
     pub(super) fn count_since(self, before: Self, counters: &Counters) {
         Counters::add(&counters.hashes, self.hashed - before.hashed);
         Counters::add(&counters.pages_folded, self.folded - before.folded);
     }
 }
 
-/// What the outcome still needs once everything is hashed.
+/// The nodes that the outcome still needs once everything is hashed.
 #[derive(Default)]
 pub(super) struct UnhashedNodes {
-    /// The fold of each region that has a page which takes part.
+    /// The fold of each region that has a page in it.
     pub(super) ends: Vec<Option<usize>>,
-    /// For each page with a new node: its number in the chunk, and that of the node in the folder.
+    /// Of each page with a new node: its number in the chunk, and the node's in the folder.
     pub(super) nodes: Vec<(usize, u32)>,
-    /// The parts of some of them, by their number in the outcome.
+    /// The parts of some pages, by the page's number in the outcome.
     pub(super) parts: Vec<(usize, Vec<(Prefix, PartNode)>)>,
 }
 

@@ -1,12 +1,12 @@
 //! A batch's accesses in order of their namespaces and keys.
 //!
-//! Keys are compared by their leading 64 bits, which lie beside the accesses' indexes, and by the rest where these are
+//! Keys are compared by their leading 64 bits, which lie beside the accesses' indexes, and by the rest where those are
 //! equal. Two steps, each of tasks that workers share:
 //!
-//! 1. Each *slice* of the accesses is put into buckets by its keys' first byte.
+//! 1. Each *slice* of the accesses is divided into buckets by its keys' first byte.
 //! 2. Each *part*, some neighbouring buckets of all slices, is sorted, and its accesses are copied.
 //!
-//! The caller's accesses stay as they are: values of up to [`Value::INLINE`] bytes are copied, longer ones shared.
+//! The caller's accesses do not change: values of up to [`Value::INLINE`] bytes are copied, longer ones shared.
 
 use std::ops::Range;
 use std::slice;
@@ -20,19 +20,18 @@ use pleach_core::{Hasher, cpu_prefetch};
 use crate::access::{Access, AccessKind, MAX_VALUE};
 use crate::error::{Error, Result};
 
-/// Runs all tasks below a number, in any order and beside each other.
+/// Runs a task for each index below a number, in any order, in parallel.
 pub(crate) type TaskRunner<'a> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync));
 
-/// By a key's first byte.
+/// Buckets of a slice, by a key's first byte.
 const BUCKETS: usize = 1 << 8;
-/// Accesses of a slice, and of a part where the keys are spread, are about so many: a worker takes some 50
-/// microseconds for them.
+/// About how many accesses a slice has, and a part of evenly spread keys: a worker takes some 50 microseconds for them.
 const SLICE: usize = 2048;
 
-/// So few accesses are sorted as they are, without buckets.
+/// This many accesses are sorted without buckets.
 const FEW: usize = 64;
 
-/// Accesses ahead of the one that is copied, whose memory is asked for.
+/// Accesses ahead of the one that is copied whose memory is prefetched.
 const AHEAD: usize = 12;
 
 /// An access: its key's leading bits, and its index.
@@ -49,13 +48,13 @@ pub(crate) struct Sorter {
     starts: Vec<Starts>,
     /// All leads in the order of their namespaces and keys.
     order: Vec<Lead>,
-    /// Namespaces, ascending, and which of the sorted accesses are theirs.
+    /// Namespaces, ascending, each with its range of the sorted accesses.
     namespaces: Vec<(u8, Range<usize>)>,
-    /// In this order; what a larger batch has left lies behind them.
+    /// In that order; accesses of a larger earlier batch may follow.
     sorted: Vec<KeyAccess>,
-    /// So many of them, from the first on, were set since the last [`clear`](Recycle::clear).
+    /// Number of accesses, from the first on, that were set since the last [`clear`](Recycle::clear).
     set: usize,
-    /// Does one of these share a long value?
+    /// True when one of these shares a long value.
     shares: bool,
 }
 
@@ -66,7 +65,7 @@ pub(crate) struct SortedAccesses<'a> {
 }
 
 impl<'a> SortedAccesses<'a> {
-    /// Those of each namespace, ascending, in the order of their keys; of no accesses, those of namespace 0.
+    /// The accesses of each namespace, ascending, in key order; of no accesses, an empty list for namespace 0.
     pub(crate) fn namespaces(&self) -> impl ExactSizeIterator<Item = (u8, &'a [KeyAccess])> {
         let Self { accesses, namespaces } = *self;
         namespaces.iter().map(|(namespace, range)| (*namespace, &accesses[range.clone()]))
@@ -107,7 +106,7 @@ impl Sorter {
         Ok(SortedAccesses { accesses: &self.sorted[..count], namespaces: &self.namespaces })
     }
 
-    /// Divides accesses by their namespaces; gives their indexes.
+    /// Divides accesses by their namespaces; returns their indexes.
     fn divide(&mut self, accesses: &[Access]) -> Vec<u32> {
         let mut counts = [0_u32; 256];
         for access in accesses {
@@ -132,7 +131,7 @@ impl Sorter {
         indexes
     }
 
-    /// Sorts accesses of one namespace into a range: those whose indexes `index` gives for all below its length.
+    /// Sorts accesses of one namespace into a range; `index` has their indexes.
     fn sort_namespace(
         &mut self,
         hasher: Hasher,
@@ -167,9 +166,9 @@ impl Sorter {
             let part = &mut *parts[at].lock();
             part.done = Some(part.sort(hasher, accesses, &slices));
         });
-        // Also of what is sorted before or behind a failure.
+        // Also of parts sorted before or after a failed one.
         *shares |= parts.iter_mut().any(|part| part.get_mut().shares);
-        // The first that fails, whoever came to it when.
+        // The first failure in order, whichever worker came to it first.
         let mut done = parts.into_iter().map(|part| part.into_inner().done);
         done.try_for_each(|done| done.expect("every task is run"))
     }
@@ -181,7 +180,7 @@ fn lead(accesses: &[Access], index: usize) -> Lead {
     (lead, u32::try_from(index).expect("fewer than 2^32 accesses"))
 }
 
-/// Its first bits, at most 16.
+/// The first bits of a lead, at most 16.
 fn bits_of(lead: &Lead, bits: u32) -> usize {
     usize::try_from(lead.0 >> (64 - bits)).expect("16 bits")
 }
@@ -190,7 +189,7 @@ fn bucket(lead: &Lead) -> usize {
     bits_of(lead, 8)
 }
 
-/// Puts the leads of a slice into the order of their buckets.
+/// Moves the leads of a slice into their buckets.
 fn bucket_slice(leads: &mut [Lead], starts: &mut Starts, lead: impl Fn(usize) -> Lead) {
     for at in 0..leads.len() {
         starts[bucket(&lead(at)) + 1] += 1;
@@ -207,7 +206,7 @@ fn bucket_slice(leads: &mut [Lead], starts: &mut Starts, lead: impl Fn(usize) ->
     }
 }
 
-/// Puts leads into the order of their keys.
+/// Sorts leads by their keys.
 fn in_order(leads: &mut [Lead], accesses: &[Access]) {
     let key = |lead: &Lead| &accesses[lead.1 as usize].key;
     leads.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a).cmp(key(b))));
@@ -220,7 +219,7 @@ struct Slices<'a> {
 }
 
 impl Slices<'_> {
-    /// Neighbouring buckets of all slices, a slice's worth together or more, with their places in the order.
+    /// Divides the buckets of all slices into parts of at least a slice's size, with their places in the order.
     fn parts<'a>(&self, order: &'a mut [Lead], sorted: &'a mut [KeyAccess]) -> Vec<SortPart<'a>> {
         let mut parts = Vec::with_capacity(self.starts.len() + 1);
         let (mut order, mut sorted) = (order, sorted);
@@ -250,12 +249,12 @@ impl Slices<'_> {
     }
 }
 
-/// Some buckets, on their way into the order.
+/// Some buckets that are sorted into the order.
 struct SortPart<'a> {
     buckets: Range<usize>,
     order: &'a mut [Lead],
     copies: &'a mut [KeyAccess],
-    /// Does an access share a long value?
+    /// True when an access shares a long value.
     shares: bool,
     done: Option<Result<()>>,
 }
@@ -263,7 +262,7 @@ struct SortPart<'a> {
 impl SortPart<'_> {
     /// Sorts the part and copies its accesses.
     fn sort(&mut self, hasher: Hasher, accesses: &[Access], slices: &Slices<'_>) -> Result<()> {
-        // Into smaller buckets, about as many as there are accesses: that leaves little to compare.
+        // Into smaller buckets, about as many as accesses, so that few keys are compared.
         let bits = (self.order.len() / self.buckets.len()).max(1).ilog2().min(8);
         let small = |lead: &Lead| bits_of(lead, 8 + bits) - (self.buckets.start << bits);
         let mut next = vec![0_u32; (self.buckets.len() << bits) + 1];
@@ -285,14 +284,14 @@ impl SortPart<'_> {
     }
 }
 
-/// Copies accesses, which are in order. `shares` is set where one shares a long value.
+/// Copies sorted accesses. Sets `shares` when one shares a long value.
 fn copy(
     (order, copies): (&[Lead], &mut [KeyAccess]),
     (hasher, accesses): (Hasher, &[Access]),
     shares: &mut bool,
 ) -> Result<()> {
     let key = |lead: &Lead| &accesses[lead.1 as usize].key;
-    // Two that are equal are in one bucket.
+    // Equal keys are in one bucket.
     for (lead, next) in order.iter().zip(order.iter().skip(1)) {
         if lead.0 == next.0 && key(lead) == key(next) {
             return Err(Error::RepeatedKey(*key(lead)));
@@ -316,8 +315,8 @@ impl Recycle for Sorter {
             + self.sorted.capacity() * size_of::<KeyAccess>()
     }
 
-    /// Long values are not kept. All else stays to be overwritten by the next sort, which need not set it before. What a
-    /// larger batch has left was gone over when that one was cleared: a small one does not walk it again.
+    /// Drops long values. All else stays, to be overwritten by the next sort. Only accesses of the last batch are
+    /// visited: those behind them were cleared with their own batch.
     fn clear(&mut self) {
         let set = std::mem::take(&mut self.set);
         if std::mem::take(&mut self.shares) {
@@ -326,7 +325,7 @@ impl Recycle for Sorter {
     }
 }
 
-/// An access as the fold wants it.
+/// The form of an access that the fold takes.
 fn key_access(hasher: Hasher, access: &Access) -> Result<KeyAccess> {
     let (reads, writes) = match &access.kind {
         AccessKind::Read => (true, None),

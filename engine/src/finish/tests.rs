@@ -21,8 +21,8 @@ fn touchy(message: &[u8]) -> [u8; 32] {
     Hasher::BLAKE3.hash(message)
 }
 
-/// A worker that a panic had ended kept its claims until it was run again, which may be never: every
-/// reader of one of these pages waited for as long as it waits at most.
+/// A worker that had panicked kept its claims until it was run again, perhaps never: each reader of one of these pages
+/// waited for as long as it can.
 #[test]
 fn a_panic_leaves_no_page_claimed() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
@@ -52,8 +52,8 @@ fn a_panic_leaves_no_page_claimed() {
     assert!(met >= 4, "{met} panics");
 }
 
-/// Whatever makes a node in memory wrong: a finish notices, and so does a proof. No block is handed out, nothing is
-/// committed, and a database that is opened again has all it had.
+/// Whatever makes a node in memory wrong: a finish finds it, and so does a proof. No block is made, nothing is
+/// committed, and a database that is opened again has all its data.
 #[test]
 fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
@@ -83,7 +83,7 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
         state.children().get(0)
     };
     let is_refused = |error: &Error| matches!(error, Error::Corrupt(Contradiction::NodesInMemory { expected, .. }) if *expected == root);
-    // Neither key is below the wrong node, so that it is a sibling.
+    // Neither key is below the wrong node, which so is a sibling.
     let keys = (0..2_000).map(key).filter(|key| !child.prefix.covers(key));
     let keys: Vec<Key> = keys.filter(|key| region.prefix().covers(key)).take(2).collect();
     for witness in [true, false] {
@@ -105,7 +105,7 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     session.finish(vec![put]).expect("finished").commit().expect("committed");
 }
 
-/// A batch that is small has chunks for all workers.
+/// A small batch has chunks for all workers.
 #[test]
 fn chunks_are_small_where_there_is_little() {
     let sizes = [129, 200, 350, 100_000]

@@ -1,7 +1,7 @@
-//! A block's witness, in memory that comes back.
+//! A block's witness, in reused memory.
 //!
-//! The witness of 50,000 accesses takes 12 to 24 MB. Memory fresh from the system is cleared page by
-//! page when it is first touched, which took longer than copying the witness into it.
+//! The witness of 50,000 accesses takes 12 to 24 MB. Fresh memory is cleared by the system page by page when it is
+//! first touched, which took longer than copying the witness into it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::metrics::Counters;
 
 /// A witness: bytes for `pleach_core::witness::verify`.
 ///
-/// The database takes its memory back when it is dropped, and builds the next one in it.
+/// The database takes its memory back when it is dropped, and reuses it for the next one.
 pub struct Witness {
-    /// The witness, and after it anything.
+    /// The witness's bytes, followed by any others.
     memory: WitnessMemory,
     len: usize,
     pool: Arc<WitnessPool>,
 }
 
-/// The memory of a database's witnesses: kept between two of them, and out with the caller.
+/// The memory of a database's witnesses, between two of them.
 pub(crate) struct WitnessPool {
     kept: RecyclePool<WitnessMemory>,
     counters: Arc<Counters>,
@@ -30,26 +30,26 @@ pub(crate) struct WitnessPool {
 }
 
 impl WitnessPool {
-    /// None yet; at most `bytes` bytes are kept.
+    /// An empty pool that keeps at most `bytes` bytes.
     pub(crate) fn new(bytes: usize, counters: &Arc<Counters>) -> Self {
         let (kept, process) = (RecyclePool::new(bytes), ProcessTag::current());
         Self { kept, counters: Arc::clone(counters), process }
     }
 
-    /// Bytes that are kept.
+    /// Bytes of kept memory.
     pub(crate) fn bytes(&self) -> usize {
         self.kept.bytes()
     }
 
-    /// A witness is back, or the caller's own from here on.
+    /// Ends the counting of a witness that was dropped or became the caller's own.
     fn uncount(&self, memory: &WitnessMemory) {
         Counters::change(&self.counters.witness_bytes, -memory.bytes().cast_signed());
     }
 }
 
 impl Witness {
-    /// The bytes as a vector, whose capacity may be twice their number; the database then takes fresh
-    /// memory for the next witness.
+    /// The bytes as a vector, whose capacity may be twice their number; the database then takes fresh memory for the
+    /// next witness.
     pub fn into_vec(mut self) -> Vec<u8> {
         self.pool.uncount(&self.memory);
         let mut bytes = std::mem::take(&mut self.memory).0;
@@ -88,11 +88,10 @@ impl Drop for Witness {
     }
 }
 
-/// A witness may take memory that is larger by this many bytes, however small it is itself.
+/// Bytes by which the memory may exceed a witness, however small.
 const LITTLE: usize = 1 << 16;
 
-/// Memory of a witness. Its bytes stay as they are while it lies in the pool: setting them again would
-/// cost as much as copying the next witness.
+/// Memory of a witness. The pool keeps its bytes: setting them would cost as much as copying the next witness.
 #[derive(Default)]
 pub(crate) struct WitnessMemory(Vec<u8>);
 
@@ -102,12 +101,11 @@ impl Recycle for WitnessMemory {
     }
 }
 
-/// At least `len` bytes, with any contents. A small witness does not get the memory of a large one,
-/// because its owner may keep it for long.
+/// At least `len` bytes, with any contents. A small witness, which may be kept for long, gets no large memory.
 fn take_memory(pool: &RecyclePool<WitnessMemory>, len: usize) -> WitnessMemory {
     let fits = |memory: &WitnessMemory| (len..=2 * len + LITTLE).contains(&memory.0.len());
     pool.take_if(fits).unwrap_or_else(|| {
-        // A little more than is needed, so that the next one fits, too.
+        // Slightly larger than needed, so that the next one fits, too.
         WitnessMemory(vec![0; (len + len / 8).min(pool.limit()).max(len)])
     })
 }
@@ -115,9 +113,8 @@ fn take_memory(pool: &RecyclePool<WitnessMemory>, len: usize) -> WitnessMemory {
 /// A part of a witness: its place in the memory, and its bytes.
 type CopyPart<'a> = (&'a mut [u8], &'a [u8]);
 
-/// A witness of these parts, in their order, copied in so many `pieces`. `run_all` is called once, with the
-/// number of pieces and a job that is to be run once for each index below it; it returns when all runs
-/// have ended.
+/// A witness of these parts, in their order, copied in `pieces` pieces. `run_all` is called once, with the number of
+/// pieces and a job that it runs once for each index below it; it returns when all runs have ended.
 pub(crate) fn concat_witness<'a>(
     pool: &Arc<WitnessPool>,
     parts: impl Iterator<Item = &'a [u8]> + Clone,
@@ -201,7 +198,7 @@ mod tests {
         assert_eq!(home.bytes(), 0);
         drop(make(950));
         assert_eq!(home.bytes(), 1000, "room for more, and no more than the limit");
-        // After a large one, small ones come back, too.
+        // After a large one, memory of small ones is kept, too.
         drop(make(100));
         assert_eq!(home.bytes(), 1000, "a little too much does no harm");
     }

@@ -1,8 +1,8 @@
-//! Workers of a finish: each has a ring and memory of its own, kept from batch to batch.
+//! Workers of a finish, each with its own ring and memory, kept from batch to batch.
 //!
-//! Invariants: a ring is made and used on its worker's thread; when a worker returns, after an error as
-//! well, nothing of its batch is in flight and no chunk is left (a panic is made up for by the next
-//! batch). Called by [`finish`](super::finish) alone.
+//! Invariants: a ring is made and used on its worker's thread; when a worker returns, after an error too, nothing of
+//! its batch is in flight and no chunk is left (after a panic the next batch cleans up). Called by
+//! [`finish`](super::finish) alone.
 
 use std::collections::VecDeque;
 
@@ -22,24 +22,23 @@ use crate::state::TrieDb;
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
 
-/// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
-/// workers.
+/// Batches of up to this many accesses are folded on the calling thread, which costs less than waking workers.
 pub(super) const INLINE: usize = 128;
 
 /// Fewest and most accesses of a chunk.
 const MIN_CHUNK: usize = 16;
 const MAX_CHUNK: usize = 64;
 
-/// Accesses of a chunk, before it takes the rest of those in its last region: what a fold of them sends from stage to
-/// stage stays in a core's own cache. Fewer where that leaves workers without one.
+/// Accesses of a chunk, before it is extended to the end of its last region: few enough that the data of a fold stays
+/// in a core's own cache, and fewer where some workers would have no chunk.
 pub(super) fn chunk_accesses(accesses: usize, workers: usize) -> usize {
     accesses.div_ceil(workers).clamp(MIN_CHUNK, MAX_CHUNK)
 }
 
-/// Most memory of folds on callers' threads that is kept.
+/// Number of inline folds whose memory is kept.
 const INLINE_KEPT: usize = 4;
 
-/// What a page is read for: the chunk with this index, and which page it is there.
+/// Why a page is read: the chunk with this index, and the page within it.
 type ChunkPage = (usize, MissingPage);
 
 pub(super) struct FoldWorker {
@@ -62,12 +61,12 @@ pub(super) struct Workers {
     each: Vec<Mutex<FoldWorker>>,
     /// Memory of callers that fold on their own threads, any number at the same time.
     inline: Mutex<Vec<InlineScratch>>,
-    /// Outcomes that have been used: fresh memory costs as much as folding into it.
+    /// Used outcomes: fresh memory costs as much as folding into it.
     pub(super) outcomes: RecyclePool<ChunkOutcome>,
 }
 
 impl Workers {
-    /// `count` workers, which keep up to `bytes` of the memory of earlier outcomes.
+    /// `count` workers, which keep up to `bytes` bytes of earlier outcomes.
     pub(super) fn new(hasher: Hasher, count: usize, bytes: usize) -> Self {
         let each = (0..count).map(|_| Mutex::new(FoldWorker::new(hasher))).collect();
         Self { hasher, each, inline: Mutex::default(), outcomes: RecyclePool::new(bytes) }
@@ -79,18 +78,18 @@ impl Workers {
         if let Err(error) = worker.0.run(self, db, job) {
             job.fail(error);
         }
-        // Nothing is in flight after an error, so that the next batch starts clean.
+        // After an error nothing stays in flight, so that the next batch starts clean.
         worker.0.release_chunks();
     }
 
-    /// Memory for a fold on the calling thread. One that panics does not give it back.
+    /// Memory for a fold on the calling thread. A fold that panics does not return it.
     pub(super) fn take_inline(&self) -> InlineScratch {
         let fresh =
             || InlineScratch { scratch: FoldScratch::new(self.hasher), chunk: Chunk::default() };
         self.inline.lock().pop().unwrap_or_else(fresh)
     }
 
-    /// Takes memory back after a small fold. After another it goes: later ones are small.
+    /// Takes memory back after a small fold. That of a large one is freed: later folds here are small.
     pub(super) fn recycle_inline(&self, inline: InlineScratch, is_small: bool) {
         let mut kept = self.inline.lock();
         if is_small && kept.len() < INLINE_KEPT {
@@ -104,7 +103,7 @@ impl Workers {
         self.fold_inline(db, batch, &mut |chunk| chunk.gather(db, batch, all.clone()))
     }
 
-    /// Folds the chunk that `gather` gathers on the calling thread, with plain reads.
+    /// Folds the chunk that `gather` gathers, on the calling thread, with plain reads.
     pub(super) fn fold_inline(
         &self,
         db: &TrieDb,
@@ -133,7 +132,7 @@ impl Workers {
     }
 }
 
-/// A worker at its job. A panic in a user's hasher lets go of what it has in flight: it may not be run again
+/// A worker at its job. After a panic in a user's hasher it releases its pages in flight: the worker may not run again
 /// for long, and others would wait for these pages.
 struct WorkerGuard<'a>(MutexGuard<'a, FoldWorker>);
 
@@ -146,7 +145,7 @@ impl Drop for WorkerGuard<'_> {
     }
 }
 
-/// Brings a chunk's pages in with plain reads.
+/// Reads a chunk's missing pages with plain reads.
 fn read_missing(db: &TrieDb, chunk: &mut Chunk) -> Result<()> {
     for (_, key, _) in chunk.away.drain(..) {
         db.nodes.make_resident(&key)?;
@@ -169,7 +168,7 @@ impl FoldWorker {
     fn run(&mut self, workers: &Workers, db: &TrieDb, job: &FinishJob<'_>) -> Result<()> {
         // A panic in a user's hasher may have left chunks and reads of an earlier batch.
         self.release_chunks();
-        // Pages that this worker has looked up stay where they are until it is done.
+        // Keeps pages that this worker has looked up in place until it is done.
         let _guard = db.store.grace_guard();
         if self.reader.is_none() {
             let share = db.options.in_flight.div_ceil(db.runtime.workers()).max(4);
@@ -191,7 +190,7 @@ impl FoldWorker {
             }
             if front.missing > 0 {
                 let reader = self.reader.as_mut().expect("made before");
-                // Nothing in flight: all that was asked for is done, the rest is asked for next.
+                // Nothing is in flight: all enqueued pages are done, the rest is enqueued next.
                 let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? else {
                     continue;
                 };
@@ -236,11 +235,10 @@ impl FoldWorker {
         Ok(())
     }
 
-    /// Takes the pages of the first chunk that others have read, or waits for them; nothing else of the
-    /// chunk is missing.
+    /// Takes pages that other readers have read for the first chunk, or waits for them; it lacks no other pages.
     fn complete_elsewhere(&mut self, db: &TrieDb) -> Result<()> {
-        // What is in flight for the chunks behind it comes first: somebody may wait for that, and two who
-        // wait for each other would do so until their patience ends.
+        // Pages in flight for the chunks behind come first: another reader may wait for one of them, and two that wait
+        // for each other would do so until their patience ends.
         let reader = self.reader.as_mut().expect("made before");
         while let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? {
             complete_page(&mut self.ahead, purpose, done)?;
@@ -262,7 +260,7 @@ impl FoldWorker {
         Ok(())
     }
 
-    /// Chunks that will not be folded let go of their pages; their memory is kept. Nothing stays in flight.
+    /// Releases chunks that will not be folded, with their pages; keeps their memory. Nothing stays in flight.
     fn release_chunks(&mut self) {
         self.ahead.iter_mut().for_each(Chunk::clear);
         self.spare.extend(self.ahead.drain(..));
@@ -291,7 +289,7 @@ fn start_chunk(db: &TrieDb, job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()
             page.page = if job.batch.output.is_proof() {
                 cache.get(at.page, at.tag)
             } else {
-                // Pages that become due are held for the flush, and the others are let go.
+                // Pages that become due are held for the flush, all others are released.
                 let through = if page.is_flush_due(job.batch) { next } else { NO_BATCH };
                 cache.get_for_last_use(at.page, at.tag, through)
             };
@@ -307,7 +305,7 @@ fn start_chunk(db: &TrieDb, job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()
     Ok(())
 }
 
-/// Asks for missing pages, in order, as far as the ring has room.
+/// Enqueues missing pages, in order, as far as the ring has room.
 fn enqueue_missing(db: &TrieDb, reader: &mut PageReader<ChunkPage>, chunk: &mut Chunk) {
     while reader.has_room() {
         let (page, missing) = if let Some((region, _, page)) = chunk.away.get(chunk.nodes_asked) {
@@ -328,7 +326,7 @@ fn enqueue_missing(db: &TrieDb, reader: &mut PageReader<ChunkPage>, chunk: &mut 
     }
 }
 
-/// Takes in a page that is done.
+/// Takes a page that is done.
 fn complete_page(
     ahead: &mut VecDeque<Chunk>,
     (index, missing): ChunkPage,
@@ -337,7 +335,7 @@ fn complete_page(
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");
     match (done, missing) {
-        // Read once more, or folded from the leaf pages, some of which are in flight here: later.
+        // To be read again, or folded from the leaf pages, some of which are in flight here: later.
         (Err(_), MissingPage::Nodes(_)) => chunk.elsewhere.push(missing),
         (done, _) => chunk.complete(missing, done?),
     }

@@ -1,4 +1,4 @@
-//! Flush `agree`: do the nodes that a flush writes fold to those of the index?
+//! Flush `agree`: the nodes that a flush writes must fold to those of the index.
 //!
 //! The index's node of a page comes from the commits; the nodes in a new page come from a treelet in
 //! memory, from the old page, or from hashing the cells. Before anything is written each page's nodes are
@@ -24,7 +24,7 @@ impl FoldedPages<'_> {
         let folded = edited.iter().zip(&nodes);
         let wrong = folded.filter(|(index, node)| !is_index_node(&rewrites[**index].old[0], node));
         bad.extend(wrong.map(|(index, _)| *index));
-        // Few, and mostly of one page each.
+        // Few rewrites, mostly of one page each.
         let mut folder = Folder::new(hasher);
         for (index, own) in planned {
             let rewrite = &rewrites[*index];
@@ -59,7 +59,7 @@ impl FoldedPages<'_> {
     }
 }
 
-/// Is this the page's node in the index, as far as that is known?
+/// True when this is the page's node in the index, or that node is not known.
 fn is_index_node(old: &OldPage, node: &Node) -> bool {
     old.own.is_none_or(|own| own == *node)
 }

@@ -1,12 +1,12 @@
-//! From old pages and what pends on them to new pages, in memory.
+//! From old pages and their buffered changes to new pages, in memory.
 //!
 //! 1. [`MergedPages::merge`]: which cells each new page has, and how many pages there will be;
 //! 2. [`MergedPages::fold`]: the nodes of all pages whose nodes are not known yet, in one batch;
 //! 3. [`FoldedPages::contradicting`]: flush `agree`;
 //! 4. [`fill`]: the bytes, under reserved page numbers.
 //!
-//! Nothing is changed but the folder and the buffers that are given: a round may start again after any
-//! of these steps. The caller is [`round`](super::round).
+//! Only the folder and the buffers that are passed in change: a round may start again after any of these steps. The
+//! caller is [`round`](super::round).
 
 use std::ops::Range;
 
@@ -21,14 +21,14 @@ use pleach_io::PageBuf;
 use super::cells::{CellEdit, PageEdits};
 use super::rewrite::{NewLeaf, Rewrite, WrittenPage};
 
-/// Rewrites ahead of the one that is merged, whose memory is asked for.
+/// Rewrites ahead of the one that is merged whose memory is prefetched.
 const AHEAD: usize = 4;
 
-/// What the new pages of a rewrite are made of.
+/// The content of a rewrite's new pages.
 enum NewContent {
     /// The old page's cells with a few changes between.
     Edited(PageEdits),
-    /// Pages to be, and where the rewrite's cells start.
+    /// The plans of the pages, and where the rewrite's cells start.
     Planned(Vec<PagePlan>, usize),
 }
 
@@ -48,12 +48,12 @@ pub(super) struct MergedPages<'a> {
     cells: Vec<CellRef<'a>>,
     /// One for each rewrite.
     contents: Vec<NewContent>,
-    /// Overflow runs that each rewrite gives up.
+    /// Overflow runs that each rewrite replaces.
     replaced_runs: Vec<Vec<OverflowRun>>,
 }
 
 impl<'a> MergedPages<'a> {
-    /// Merges the old pages' cells with what pends.
+    /// Merges the old pages' cells with the buffered changes.
     pub(super) fn merge(rewrites: &'a [Rewrite]) -> Self {
         let mut merged = Self {
             contents: Vec::with_capacity(rewrites.len()),
@@ -119,7 +119,7 @@ impl<'a> MergedPages<'a> {
         FoldedPages { pages: unfolded.into_iter().zip(nodes).collect(), edited, planned }
     }
 
-    /// The overflow runs that each rewrite gives up.
+    /// The overflow runs that each rewrite replaces.
     pub(super) fn into_replaced_runs(self) -> Vec<Vec<OverflowRun>> {
         self.replaced_runs
     }
@@ -134,8 +134,8 @@ pub(super) struct FoldedPages<'a> {
     pub(super) planned: Vec<(usize, Range<usize>)>,
 }
 
-/// Fills the buffers of the runs that these page numbers make, in order; gives each rewrite's new pages.
-/// `stamp` says what a page's header has, for its number and the last commit that it contains.
+/// Fills the buffers of the runs that these page numbers make, in order; returns each rewrite's new pages. `stamp`
+/// makes a page's header from its number and the last commit that it contains.
 pub(super) fn fill(
     merged: &MergedPages<'_>,
     folded: &FoldedPages<'_>,
@@ -184,7 +184,7 @@ fn slots(numbers: &[PageNo]) -> impl Iterator<Item = (PageNo, usize, usize)> + '
     })
 }
 
-/// Asks for the memory of the rewrites that are merged next.
+/// Prefetches the memory of the rewrites that are merged next.
 fn prefetch_ahead(rewrites: &[Rewrite]) {
     let page = |ahead: usize| {
         let old = rewrites.get(ahead)?.old.first()?;

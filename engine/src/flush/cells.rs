@@ -1,11 +1,11 @@
-//! An old page of a round: its cells, merged with the changes that pend on it, and the nodes of both.
+//! An old page of a round: its cells, merged with its buffered changes, and the nodes of both.
 //!
-//! Mostly a page keeps its prefix and its nodes are known: then the new page is made of runs of the
-//! old one's cells with single cells between ([`CellEdit`]). Pages that are split or merged, and those
-//! whose nodes have to be hashed, are merged cell by cell.
+//! Mostly a page keeps its prefix and its nodes are known: then the new page is made of ranges of the old one's cells
+//! with single cells between ([`CellEdit`]). Pages that are split or merged, and pages whose nodes have to be hashed,
+//! are merged cell by cell.
 //!
-//! Invariant: a node that is said to be known is the node of page *and* pending changes. It is checked
-//! against the index before it is written ([`agree`](super::agree)).
+//! Invariant: a known node is the node of page *and* buffered changes. It is checked against the index before it is
+//! written ([`agree`](super::agree)).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,55 +27,55 @@ const ALL_KNOWN: u16 = u16::MAX >> (16 - STORED_NODES);
 /// Nodes [`LEVELS`] below a prefix, and a bit for each that is known.
 pub(super) type KnownNodes = ([Node; STORED_NODES], u16);
 
-/// None of them is known.
+/// No node is known.
 pub(super) const NO_NODES: KnownNodes = ([Node::new([0; 32]); STORED_NODES], 0);
 
-/// A plain trie's: terminators, whatever its pages have.
+/// The nodes of a plain trie: terminators, whatever its pages have.
 pub(super) const PLAIN_NODES: KnownNodes = ([TERMINATOR; STORED_NODES], ALL_KNOWN);
 
-/// A page that a flush replaces, with what pends on it.
+/// A page that a flush replaces, with its buffered changes.
 pub(super) struct OldPage {
     pub(super) prefix: Prefix,
     pub(super) page: Option<Arc<CachedPage>>,
-    /// Its page number, which the flush gives up; none where all keys are pending ones.
+    /// Its page number, which the flush replaces; `None` where all keys are buffered.
     pub(super) number: Option<PageNo>,
     pub(super) buffered: Vec<BufferedChange>,
-    /// Cells of pending long values, by index into `pending`.
+    /// Cells of buffered long values, by index into `buffered`.
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
-    /// The nodes that the new page stores: those of the page with all that pends.
+    /// The nodes that the new page stores: those of the page with all buffered changes.
     pub(super) nodes: KnownNodes,
-    /// Subtries that these are made of where the page's treelet has columns: all of its keys are in them.
+    /// Subtries with all keys of the page, from which these nodes are made, where the page's treelet has columns.
     pub(super) subtries: Vec<(Prefix, Node)>,
-    /// Is it a plain trie's, of which no nodes are made?
+    /// True for a page of a plain trie, for which no nodes are made.
     pub(super) is_plain: bool,
-    /// The node of the page with all that pends, when it was in memory.
+    /// The node of the page with all buffered changes, if it was in memory.
     pub(super) own: Option<Node>,
 }
 
 /// One cell of a new page that differs from the old page's.
 pub(super) struct CellEdit {
-    /// The old page's cells before this one stay before it.
+    /// This cell comes after the old page's cells before `at`.
     at: usize,
-    /// Does it replace cell `at`?
+    /// True when it replaces cell `at`.
     replaces: bool,
-    /// Index of the pending change.
+    /// Index of the buffered change.
     change: usize,
 }
 
 /// A page that keeps its prefix and whose nodes are known.
 pub(super) struct PageEdits {
-    /// Its edits, in the round's list.
+    /// The page's edits, in the round's list.
     edits: Range<usize>,
     count: u16,
 }
 
 impl OldPage {
-    /// Is there a page that has not been read yet?
+    /// True when there is a page that has not been read yet.
     pub(super) fn is_missing(&self) -> bool {
         self.page.is_none() && self.number.is_some()
     }
 
-    /// The page has been read.
+    /// Sets the page that was read.
     pub(super) fn set_page(&mut self, page: Arc<CachedPage>) {
         if !self.is_plain {
             self.forget_nodes();
@@ -84,18 +84,17 @@ impl OldPage {
         self.page = Some(page);
     }
 
-    /// Is any of its nodes known?
+    /// True when any of the page's nodes is known.
     pub(super) fn has_known_nodes(&self) -> bool {
         self.nodes.1 != 0
     }
 
-    /// Its nodes are not trusted: they are hashed from the cells.
+    /// Discards nodes that may be wrong: they are hashed from the cells.
     pub(super) fn forget_nodes(&mut self) {
         self.nodes.1 = 0;
     }
 
-    /// What changes in the page, if it keeps its prefix and all its nodes are known. `freed` takes
-    /// the overflow runs that are given up.
+    /// The edits of the page, if it keeps its prefix and all its nodes are known. Adds to `replaced_runs`.
     pub(super) fn plan_edits(
         &self,
         out: &mut Vec<CellEdit>,
@@ -137,7 +136,7 @@ impl OldPage {
         Some(PageEdits { edits: from..out.len(), count })
     }
 
-    /// Writes the page with its edits and gives its tag.
+    /// Writes the page with its edits and returns its tag.
     pub(super) fn write_edited(
         &self,
         into: &mut [u8; 4096],
@@ -162,7 +161,7 @@ impl OldPage {
         builder.seal()
     }
 
-    /// The merged cells, appended to `out`; `freed` takes the overflow runs that are given up.
+    /// Appends the merged cells to `out`, and the replaced overflow runs to `replaced_runs`.
     pub(super) fn push_merged_cells<'a>(
         &'a self,
         out: &mut Vec<CellRef<'a>>,
@@ -193,7 +192,7 @@ impl OldPage {
         self.push_buffered_cells(taken..self.buffered.len(), out);
     }
 
-    /// Appends the cells of these pending changes.
+    /// Appends the cells of these buffered changes.
     fn push_buffered_cells<'a>(&'a self, range: Range<usize>, out: &mut Vec<CellRef<'a>>) {
         for index in range {
             let change = &self.buffered[index];
@@ -204,7 +203,7 @@ impl OldPage {
         }
     }
 
-    /// The cell of a pending change, and whether it is an overflow cell.
+    /// The cell of a buffered change, and whether it is an overflow cell.
     fn buffered_cell(&self, index: usize) -> (&[u8], bool) {
         match &self.buffered[index].stored {
             Stored::Inline(value) => (value, false),
@@ -218,7 +217,7 @@ impl OldPage {
     }
 }
 
-/// Makes the nodes that pages store of the subtries that their treelets know.
+/// Makes the nodes that pages store from the subtries that their treelets know.
 pub(super) fn make_nodes<'a>(folder: &mut Folder, pages: impl Iterator<Item = &'a mut OldPage>) {
     folder.clear();
     let pages: Vec<&mut OldPage> = pages.filter(|page| !page.subtries.is_empty()).collect();
@@ -240,8 +239,7 @@ pub(super) fn make_nodes<'a>(folder: &mut Folder, pages: impl Iterator<Item = &'
     }
 }
 
-/// The subtries that have all keys of a child's page with all that pends on it, where its treelet has columns and knows
-/// them.
+/// The subtries with all keys of a child's page and its buffered changes, if its treelet has columns and knows them.
 pub(super) fn known_subtries(
     state: &RegionState,
     child: usize,
@@ -256,8 +254,8 @@ pub(super) fn known_subtries(
     found.unwrap_or_default()
 }
 
-/// The nodes that a child's new page stores, with all that pends on it: from the treelet of the page, else
-/// from the page where nothing pends.
+/// The nodes that a child's new page stores, with all buffered changes: from the page's treelet, else from the page
+/// where no change is buffered.
 pub(super) fn known_nodes(
     state: &RegionState,
     child: usize,
@@ -272,7 +270,7 @@ pub(super) fn known_nodes(
     nodes
 }
 
-/// Adds the nodes that the page stores, where nothing pends and nothing better is known.
+/// Adds nodes that the page stores, where no change is buffered and no node is known.
 fn add_stored_nodes(
     nodes: &mut KnownNodes,
     page: &CachedPage,
@@ -293,7 +291,7 @@ fn add_stored_nodes(
     }
 }
 
-/// Bit `i` is set when a change pends below the `i`th node [`LEVELS`] below the prefix.
+/// Bit `i` is set when a change is buffered below the `i`th node [`LEVELS`] below the prefix.
 fn changed_nodes(prefix: &Prefix, buffered: &[BufferedChange]) -> u16 {
     buffered.iter().fold(0, |changed, buffered| {
         let index = (0..LEVELS).fold(0u16, |index, level| {

@@ -1,12 +1,11 @@
-//! Which pages a flush takes when none are due, but room for pending changes runs out or somebody
-//! drains them.
+//! Which pages a flush takes when none are due, but room for buffered changes runs out or somebody drains them.
 
 use pleach_core::{Key, Prefix};
 
 use crate::state::Database;
 
-/// Namespaces and prefixes of up to `count` pages of all tries that have pending changes, those with the
-/// most first. Pages that are set aside are left out.
+/// Namespaces and prefixes of up to `count` pages of all tries that have buffered changes, those with the most first.
+/// Quarantined pages are left out.
 pub(super) fn fullest_pages(db: &Database, count: usize) -> Vec<(u8, Prefix)> {
     let mut pages: Vec<(usize, u8, Prefix)> = Vec::new();
     for trie in db.tries.list().iter() {

@@ -1,8 +1,8 @@
 //! Pages that are due: which of them a round takes.
 //!
-//! A finish holds the pages that its batch makes due in the cache through the next batch. One that has left before its turn
-//! came is not read for the flush alone: it is due again when a commit has changed it the next time. A page that may be bad
-//! is read: one that contradicts the index is never cached, and a flush alone brings it back.
+//! A finish holds the pages that its batch makes due in the cache through the next batch. A page that was evicted
+//! before its turn is not read for the flush alone: it is due again when the next commit changes it. A quarantined page
+//! is read: a page that contradicts the index is never cached, and only a flush releases it.
 
 use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
@@ -12,7 +12,7 @@ use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::TrieDb;
 use crate::state::pages::index::child_page;
 
-/// Takes up to `limit` pages of a trie that are due, and leaves those out that were written or have left the cache since.
+/// Takes up to `limit` due pages of a trie, without those that were written or evicted since they became due.
 pub(super) fn take_still_due(trie: &TrieDb, limit: usize, least: u8) -> Vec<Prefix> {
     let is_due = |prefix: &&Prefix| {
         trie.index.with_region(prefix.first_key(), |_, state| {
@@ -33,7 +33,7 @@ pub(super) fn take_still_due(trie: &TrieDb, limit: usize, least: u8) -> Vec<Pref
     take_filtered(trie.index.due_count(), limit, |count| trie.index.take_due(count), keep)
 }
 
-/// Takes up to `limit` that are kept, of the `left` that are there: others come meanwhile.
+/// Takes up to `limit` pages that `keep` accepts, of the `left` that are due now: more may become due meanwhile.
 pub(super) fn take_filtered(
     mut left: usize,
     limit: usize,
@@ -44,7 +44,7 @@ pub(super) fn take_filtered(
     while left > 0 && prefixes.len() < limit {
         let taken = take(left.min(limit - prefixes.len()));
         if taken.is_empty() {
-            // A commit that made others due has left out meanwhile what was there twice.
+            // A commit that made other pages due has removed duplicates meanwhile.
             break;
         }
         left -= taken.len();

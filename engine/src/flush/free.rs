@@ -1,5 +1,5 @@
-//! Flush `free` (rules `free-after-durable`, `free-after-readers`): what a round has written anew, and what is
-//! left of a dropped namespace, is free when its record is durable and nobody can be at it.
+//! Flush `free` (rules `free-after-durable`, `free-after-readers`): the pages that a round has replaced, and those of a
+//! dropped namespace, are free when their record is durable and no reader can be at them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::state::pace::beats::Task;
 /// A location record waits this long for a commit that syncs it.
 pub(super) const SYNC_AFTER: Duration = Duration::from_millis(100);
 
-/// What is given up and not free yet.
+/// Pages and runs that are retired and not free yet.
 pub(super) struct RetiredQueue {
-    /// In the order of their records.
+    /// In the order of their location records.
     batches: VecDeque<RetiredBatch>,
-    /// Overflow runs that only older views still name: what they were retired under, and the commit from
-    /// which on no view names them.
+    /// Overflow runs that only older views still name: the stamps under which they are retired, each with the commit
+    /// from which on no view names them.
     runs: VecDeque<(LogPos, u64)>,
 }
 
 impl RetiredQueue {
-    /// With runs that an open has found to be named by the history alone.
+    /// A queue with the runs that an open has found to be named by the history alone.
     pub(super) fn new(values: VecDeque<(LogPos, u64)>) -> Self {
         Self { batches: VecDeque::new(), runs: values }
     }
@@ -33,21 +33,21 @@ impl RetiredQueue {
         self.batches.push_back(batch);
     }
 
-    /// Is there nothing that waits for its record or for readers?
+    /// True when nothing waits for its record or for readers.
     pub(super) fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
 
-    /// Frees what can be freed, and syncs the log for records that have waited long enough.
+    /// Frees pages and runs that nothing holds any more, and syncs the log for records that have waited long enough.
     pub(super) fn free_matured(&mut self, db: &TrieDb) -> Result<()> {
         let now = db.pace.now();
-        // Each turn takes one off, or ends; nobody else adds any.
+        // Each turn removes a batch, or ends; nobody else adds any.
         while let Some(first) = self.batches.front() {
             if db.commits.sequencer.durable() < first.end {
                 if now.saturating_sub(first.since) < SYNC_AFTER && !db.pace.is_closing() {
                     break;
                 }
-                // No commit came by to sync the record.
+                // No commit has synced the record meanwhile.
                 sync_log(db, first.end)?;
             }
             if !first.period.poll() {
@@ -58,7 +58,7 @@ impl RetiredQueue {
             self.runs.push_back((batch.end, batch.commit));
             db.pace.notify();
         }
-        // Long values are named by the undo of older views that can be read, and of the history.
+        // Long values are named by the undo of older readable views, and of the history.
         if self.runs.is_empty() {
             return Ok(());
         }

@@ -1,9 +1,7 @@
-//! Flush `gather`: pages that are due, with their pending changes and, where two fit into one, their
-//! siblings.
+//! Flush `gather`: pages that are due, with their buffered changes and, where two fit into one, their siblings.
 //!
-//! The state of a page is copied under its region's lock, region by region in key order; pages are read
-//! afterwards, without any lock. Pages that cannot be read are set aside and left out. The caller is the
-//! flush task alone.
+//! A page's state is copied under its region's lock, region by region in key order; pages are read afterwards, without
+//! any lock. Pages that cannot be read are quarantined and left out. The caller is the flush task alone.
 
 use std::sync::Arc;
 
@@ -26,27 +24,27 @@ use crate::state::pages::overflow;
 use crate::state::pages::quarantine::QuarantineReason;
 use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
 
-/// Pages read or runs written at once.
+/// Pages read, or runs written, at once.
 pub(super) const DEPTH: usize = 64;
 
-/// Which of the pages that it is given a round takes.
+/// Which of the given pages a round takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RoundKind {
-    /// Those that have at least this many changes since they were written.
+    /// Pages with at least this many changes since they were written.
     Changed(u8),
-    /// Whatever pends on them: those that merge with a sibling, which is read for that, and those that lie at
-    /// or behind this page.
+    /// Pages that merge with a sibling, which is read for that, and pages at or behind `behind`, with or without
+    /// changes.
     Tidied {
-        /// Where the file is to end.
+        /// Where the file should end.
         behind: Option<PageNo>,
     },
 }
 
 impl Round {
-    /// Gathers those of the pages of these prefixes, in key order, that are wanted.
+    /// Gathers the pages of these prefixes, in key order, that a round of this kind takes.
     ///
     /// # Errors
-    /// Of the reader alone: nothing is known of what it has in flight.
+    /// Of the reader alone: what it has in flight is unknown then.
     pub(super) fn gather(
         &mut self,
         db: &TrieDb,
@@ -78,8 +76,8 @@ impl Round {
                     here
                 })
             };
-            // The flush is the one that lets nodes leave: what it brings in here stays until the round is
-            // published. Nodes that cannot be had are aside from then on.
+            // Only the flush evicts nodes, so nodes that it brings in here stay until the round is published. Nodes
+            // that cannot be read are quarantined from then on.
             if !add() && db.nodes.load_nodes_for_flush(prefix.first_key()).is_ok() {
                 add();
             }
@@ -87,7 +85,7 @@ impl Round {
         read_missing(db, reader, &mut self.rewrites)
     }
 
-    /// Is this page part of the rewrite that was added last?
+    /// True when this page is part of the rewrite that was added last.
     fn is_covered(&self, prefix: &Prefix) -> bool {
         self.rewrites.last().is_some_and(|rewrite| rewrite.range.covers(prefix.first_key()))
     }
@@ -104,7 +102,7 @@ impl Round {
         if db.store.is_page_quarantined(state, child) {
             return;
         }
-        // In its place: as it is, or, of pages that are tidied, merged.
+        // A page is rewritten alone, except in a round that only merges.
         let takes_alone = match kind {
             RoundKind::Changed(least) => {
                 if state.changes_since_write(child) < least {
@@ -126,7 +124,7 @@ impl Round {
             let left = sibling.prefix < old[0].prefix;
             old.insert(usize::from(!left), sibling);
             if self.rewrites.last().is_some_and(|last| range.covers(last.range.first_key())) {
-                // Its sibling was taken before and merges on its own: this page's turn comes again.
+                // Its sibling was taken before and merges on its own: this page is due again.
                 db.index.make_due([*prefix]);
                 return;
             }
@@ -150,7 +148,7 @@ impl Round {
     }
 }
 
-/// Brings the page of a prefix and its sibling into the cache. What cannot be read is not merged.
+/// Reads the page of a prefix and its sibling into the cache. Pages that cannot be read are not merged.
 fn cache_siblings(db: &TrieDb, prefix: &Prefix) {
     for at in [Some(*prefix), prefix.sibling()].into_iter().flatten() {
         let found = db.index.with_region(at.first_key(), |_, state| {
@@ -180,7 +178,7 @@ fn old_page(db: &TrieDb, state: &RegionState, child: usize) -> OldPage {
     OldPage { prefix, page, number, buffered, written, nodes, subtries, is_plain, own }
 }
 
-/// The sibling, when it is at hand and one page of the parent's prefix can hold both, with room left.
+/// The sibling, if it is in memory and one page of the parent's prefix can hold both, with room left.
 fn mergeable_sibling(
     db: &TrieDb,
     state: &RegionState,
@@ -189,7 +187,7 @@ fn mergeable_sibling(
 ) -> Option<OldPage> {
     let at = own.prefix.sibling()?;
     let parent = own.prefix.parent()?;
-    // A page that may be bad shall not take another one with it.
+    // A quarantined page does not merge, so that it takes no good page with it.
     let suspect = |number: Option<PageNo>| {
         number.is_some_and(|number| db.store.quarantine.contains(LEAF_FILE, u64::from(number)))
     };
@@ -220,13 +218,13 @@ fn mergeable_sibling(
     (own_filled + filled(&sibling) <= limit).then_some(sibling)
 }
 
-/// Does a long value pend that has no cell yet?
+/// True when a buffered change has a long value without a cell.
 fn has_large(page: &OldPage) -> bool {
     page.buffered.iter().any(|buffered| matches!(buffered.stored, Stored::Large(_)))
 }
 
-/// A quick look, so that full pages are not merged only to be measured: could the page fill less
-/// than `limit` bytes once its pending deletes are applied?
+/// True when the page could fill less than `limit` bytes once its buffered deletes are applied. A quick estimate, so
+/// that full pages are not merged only to be measured.
 fn can_shrink_below(own: &OldPage, limit: usize) -> bool {
     let used = own.page.as_ref().map_or(0, |page| page.view().used());
     let deletes = own.buffered.iter().filter(|buffered| !buffered.stored.is_present()).count();
@@ -234,8 +232,7 @@ fn can_shrink_below(own: &OldPage, limit: usize) -> bool {
     used <= limit + deletes * largest
 }
 
-/// Reads the old pages that are not cached. A page that cannot be read is set aside and its rewrite left
-/// out; an error is one of the ring.
+/// Reads old pages that are not cached. An unreadable page is quarantined; an error is one of the ring.
 fn read_missing(
     db: &TrieDb,
     reader: &mut PageReader<usize>,
@@ -262,10 +259,10 @@ fn read_missing(
     Ok(())
 }
 
-/// Reads leaf pages and shows each of them, with its place, as it comes.
+/// Reads leaf pages and passes each of them, with its place, to the closure as it comes.
 ///
 /// # Errors
-/// Of the ring alone: nothing is known of what the reader has in flight.
+/// Of the ring alone: what the reader has in flight is unknown then.
 pub(super) fn read_pages(
     db: &TrieDb,
     reader: &mut PageReader<usize>,
@@ -296,7 +293,7 @@ pub(super) fn read_pages(
     Ok(())
 }
 
-/// The old pages that are not cached, and where they are.
+/// The old pages that are not cached, with their places.
 fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(PageRef, &mut OldPage)> {
     let mut missing = Vec::new();
     for rewrite in rewrites {

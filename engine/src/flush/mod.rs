@@ -1,33 +1,33 @@
-//! Flush: pending changes become leaf pages, beside execution and never in a commit's way.
+//! Flush: writes buffered changes into leaf pages, beside execution and never in a commit's way.
 //!
 //! One round, by the names of `docs/commit-and-recovery.md`; each line is a call of the background task:
-//! 1. `gather` pages that are due with their pending changes; read those that left the cache;
-//! 2. `sync-log` through every commit that the pages will contain; `spill-values`; let the nodes `agree`
-//!    with the index; `write-pages` in runs, under reserved page numbers;
+//! 1. `gather` pages that are due with their buffered changes; read those that are not cached;
+//! 2. `sync-log` through every commit that the pages will contain; `spill-values`; let the nodes `agree` with the
+//!    index; `write-pages` in runs, under reserved page numbers;
 //! 3. `sync-pages`;
-//! 4. `publish`, under the sequencer's lock, when no commit is in flight: queue the location record,
-//!    publish the new page numbers, retire the pending changes that the pages cover;
+//! 4. `publish`, under the sequencer's lock, when no commit is in flight: queue the location record, publish the new
+//!    page numbers, remove the buffered changes that the pages contain;
 //! 5. `free`, later, when the location record is durable and no reader can be at the old pages.
 //!
 //! | file | has |
 //! |---|---|
-//! | this one | the task: what it does next, when it waits, what it says of failures |
+//! | this one | the task: its next step, its waits, its errors |
 //! | [`due`] | pages that are due: which of them a round takes, and how they stay cached until then |
 //! | [`choose`], [`trials`] | which pages a round takes beside those that are due |
 //! | [`round`] | what a round has reserved and written |
 //! | [`gather`] | `gather` |
-//! | [`rewrite`], [`cells`] | what leaves, what takes its place, and how the one becomes the other |
+//! | [`rewrite`], [`cells`] | old pages, new pages, and how the ones become the others |
 //! | [`build`], [`agree`] | `agree`, and the bytes of the new pages |
 //! | [`publish`] | `publish` |
 //! | [`free`] | `free` |
 //! | [`tidy`] | what is made smaller when nothing is due |
-//! | [`reclaim`] | what is left of a namespace that was dropped |
-//! | [`trim`] | memory that nobody uses, given back |
+//! | [`reclaim`] | pages and runs of a dropped namespace |
+//! | [`trim`] | unused memory that goes back to the system |
 //!
-//! A round is of one namespace, as its location record is. They take turns: after each round it is the turn of
-//! the next one, in the order of their numbers, that has pages which are due. Who has none costs one load.
+//! A round is of one namespace, as its location record is. Namespaces take turns: after each round the next one with
+//! due pages follows, in the order of their numbers. A namespace without due pages costs one load.
 //!
-//! The task alone flushes: it is the only one that changes which pages a region has.
+//! Only the task flushes: nobody else changes which pages a region has.
 
 mod agree;
 mod build;
@@ -76,13 +76,13 @@ use tidy::{JoinOutcome, Tidy};
 use trials::try_quarantined;
 use trim::TrimTrigger;
 
-/// Rounds that are chosen at once under pressure: choosing looks at all pending changes.
+/// Rounds of pages that are chosen at once under pressure: choosing looks at all buffered changes.
 const CHOSEN: usize = 32;
-/// From one move into a huge page to the next: a move takes up to ten milliseconds of a processor, and readers wait for it.
+/// Time between two moves into a huge page: a move takes up to 10 ms of a processor, and readers wait for it.
 const BETWEEN_MOVES: Duration = Duration::from_millis(100);
-/// When a round that found no room is tried again.
+/// Time until a round that found no room is tried again.
 const FULL_RETRY: Duration = Duration::from_millis(200);
-/// When it is looked again whether somebody still holds a dropped namespace.
+/// Time until the flush checks again whether a dropped namespace is still held.
 const DROPPED_RETRY: Duration = Duration::from_millis(500);
 enum FlushStage {
     Idle,
@@ -93,30 +93,30 @@ enum FlushStage {
 
 /// The flush task.
 pub(crate) struct Flusher {
-    /// What all tries share; namespace 0's.
+    /// The database, with namespace 0's trie.
     db: Arc<TrieDb>,
     /// The trie of the round that is under way, or of the last one.
     trie: Arc<TrieDb>,
     /// Reads old pages.
     reader: Option<PageReader<usize>>,
-    /// Writes new ones.
+    /// Writes new pages.
     queue: Option<Box<dyn Queue>>,
     folder: Folder,
     round: Round,
-    /// Pages that the next round takes: fewer after one that found no room.
+    /// Most pages of the next round: fewer after one that found no room.
     limit: usize,
     stage: FlushStage,
     retired: RetiredQueue,
     /// Pages to be written although they are not due, by namespace and in key order.
     chosen: VecDeque<(u8, Prefix)>,
-    /// What is to be tidied up, by namespace.
+    /// Work of [`tidy`], by namespace.
     tidy: BTreeMap<u8, Tidy>,
-    /// Was the last step one of giving up?
+    /// True when the last step reclaimed a part of a dropped namespace.
     has_reclaimed: bool,
     trim: TrimTrigger,
     /// When cached pages may be moved into a huge page again.
     next_move: Duration,
-    /// The commit after which nodes last left.
+    /// The newest commit when nodes were last evicted.
     evicted_at: u64,
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
@@ -161,13 +161,13 @@ impl Flusher {
         match self.advance() {
             Ok(step) => step,
             Err(Error::Full(_)) => {
-                // Nothing was lost: the changes stay pending and are tried again.
+                // Nothing was lost: the changes stay buffered and are tried again.
                 let (tried, tidied) = (self.round.len(), self.round.tidies);
                 self.round.abandon(&self.trie);
                 self.stage = FlushStage::Idle;
                 let closing = self.db.pace.is_closing();
                 if tried > 1 && !closing {
-                    // The room that is left may do for fewer pages, which then free their old ones.
+                    // The room may suffice for fewer pages, which then free their old ones.
                     self.limit = tried / 4 + 1;
                     return Step::Continue;
                 }
@@ -180,7 +180,7 @@ impl Flusher {
                 self.db.pace.notify();
                 self.db.pace.enter_stage(Task::Flush, IDLE);
                 if self.db.pace.is_closing() {
-                    // They stay in the log; whoever closes does not wait for room.
+                    // The changes stay in the log; a close does not wait for room.
                     return Step::Done;
                 }
                 Step::IdleFor(
@@ -200,7 +200,7 @@ impl Flusher {
         self.sync_periodically()?;
         self.trim.trim_if_due(&self.db);
         let closing = self.db.pace.is_closing();
-        // What is written already takes little more work, and holds page numbers and buffers.
+        // A round with written pages needs little more work, and holds page numbers and buffers.
         if matches!(self.stage, FlushStage::Idle | FlushStage::Gathered) && self.should_yield() {
             self.db.pace.enter_stage(Task::Flush, IDLE);
             return Ok(Step::IdleFor(Patience::LOOK));
@@ -224,7 +224,7 @@ impl Flusher {
                 };
                 let queue = self.queue.as_mut().expect("made when gathering");
                 self.round.write(&self.trie, queue, &mut self.folder, flush)?;
-                // All of it may have been set aside.
+                // All of its pages may have been quarantined.
                 self.stage =
                     if self.round.is_empty() { FlushStage::Idle } else { FlushStage::Written };
                 Ok(Step::Continue)
@@ -236,7 +236,7 @@ impl Flusher {
                 Ok(Step::Continue)
             }
             FlushStage::Synced => {
-                // Waiting for commits in flight is part of it, and should not take long.
+                // This includes waiting for commits in flight, which should not take long.
                 self.db.pace.enter_stage(Task::Flush, "publishing");
                 let Some(batch) = self.round.publish(&self.trie, &mut self.folder)? else {
                     // A commit is between ticket and publication.
@@ -254,7 +254,7 @@ impl Flusher {
         }
     }
 
-    /// Would the next step take processors from somebody who waits, and can it be put off?
+    /// True when the next step would take processors from callers that wait, and can wait itself.
     fn should_yield(&mut self) -> bool {
         let must = self.db.pace.is_draining()
             || self.db.pace.is_closing()
@@ -265,7 +265,7 @@ impl Flusher {
 
     fn choose_work(&mut self, closing: bool) -> Result<Step> {
         if closing {
-            // What pends is in the log, and in the image of a clean close.
+            // Buffered changes are in the log, and in the image of a clean close.
             return Ok(Step::Done);
         }
         let drain = self.db.pace.is_draining();
@@ -273,7 +273,7 @@ impl Flusher {
             return Ok(self.idle_step());
         }
         self.db.pace.enter_stage(Task::Flush, "gathering pages");
-        // Looked at first: all that pends as of this commit is seen below.
+        // Read first: all changes buffered as of this commit are seen below.
         let published = self.db.commits.published();
         if self.db.pace.now() < self.not_before {
             self.report_stuck(published, self.deferred_error.clone());
@@ -298,7 +298,7 @@ impl Flusher {
         self.tidy_up(published, drain)
     }
 
-    /// Pages that were set aside and are back are due.
+    /// Makes pages that were released from quarantine due.
     fn make_released_due(&self) {
         for (namespace, prefix) in self.db.store.quarantine.take_released() {
             if let Some(trie) = self.db.tries.get(namespace) {
@@ -307,7 +307,7 @@ impl Flusher {
         }
     }
 
-    /// What is dropped is not tidied up.
+    /// Stops tidying dropped namespaces.
     fn forget_dropped(&mut self) {
         let tries = self.db.tries.list();
         for trie in tries.iter().filter(|trie| trie.dropped.is_some()) {
@@ -315,9 +315,9 @@ impl Flusher {
         }
     }
 
-    /// The next round is of this namespace.
+    /// Makes the trie of this namespace that of the next round; false when there is none.
     fn select_trie(&mut self, namespace: u8) -> bool {
-        // A trie leaves the registry by this task's hand alone, which then turns to another one.
+        // Only this task removes a trie from the list, and then selects another one.
         if self.trie.namespace == namespace {
             return true;
         }
@@ -326,7 +326,7 @@ impl Flusher {
         true
     }
 
-    /// Gives up a part of what was dropped and is reached by no state any more; says whether there was any.
+    /// Reclaims a part of a dropped trie that no state reaches any more. True when there was one.
     fn reclaim_dropped(&mut self) -> Result<bool> {
         let tries = self.db.tries.list();
         if tries.iter().all(|trie| trie.dropped.is_none()) {
@@ -352,7 +352,7 @@ impl Flusher {
         Ok(false)
     }
 
-    /// Nothing is due: what is too large becomes smaller.
+    /// Nothing is due: makes smaller what is too large.
     fn tidy_up(&mut self, published: u64, drain: bool) -> Result<Step> {
         if self.reclaim_dropped()? {
             return Ok(Step::Continue);
@@ -364,8 +364,8 @@ impl Flusher {
             let (prefixes, behind) = tidy.take_pages(goal, trie, self.limit);
             if !prefixes.is_empty() && self.select_trie(trie.namespace) {
                 if self.db.commits.sequencer.lock().loading {
-                    // What a load has published is in no image and in no record yet: a record that moves its
-                    // pages would come to nothing. Looked at after the pages were, so that they are not new.
+                    // What a load has published is in no image and in no record yet: a record that moves its pages
+                    // would have no effect. Checked after the pages were chosen, so that they are none of a later load.
                     return Ok(self.idle_step());
                 }
                 return Ok(self.begin_round(published, &prefixes, RoundKind::Tidied { behind }));
@@ -399,7 +399,7 @@ impl Flusher {
             return self.defer(published, prefixes, error);
         }
         (self.failures, self.deferred_error) = (0, None);
-        // What was said of an earlier round of this commit no longer holds.
+        // The error of an earlier round of this commit no longer holds.
         self.db.pace.clear_flush_stuck();
         if !self.round.is_empty() {
             self.stage = FlushStage::Gathered;
@@ -415,14 +415,14 @@ impl Flusher {
             Some(reader) => reader,
             None => PageReader::new(&self.db.store, DEPTH, ReadMode::Flush)?,
         };
-        // After an error the reader goes, and waits for what is in flight.
+        // After an error the reader is dropped, which waits for pages in flight.
         self.round.gather(&self.trie, &mut reader, prefixes, kind)?;
         self.reader = Some(reader);
         Ok(())
     }
 
-    /// The pages of a round could not be asked for, or there is no number for the flush. Nothing was
-    /// written; it is tried again, with another queue.
+    /// Defers a round whose pages could not be read, or for which there is no flush number. Nothing was written; it is
+    /// tried again, with a new ring.
     fn defer(&mut self, published: u64, prefixes: &[Prefix], error: Error) -> Step {
         tracing::warn!(%error, "the flush cannot go on; it is tried again");
         self.round.abandon(&self.trie);
@@ -435,7 +435,7 @@ impl Flusher {
         self.idle_step()
     }
 
-    /// Tells those who wait that nothing of what pends at this commit can be flushed for now.
+    /// Records why none of the changes buffered at this commit can be flushed for now, and wakes the waiters.
     fn report_stuck(&self, published: u64, error: Option<Error>) {
         if let Some(error) = error {
             self.db.pace.set_flush_stuck(published, error);
@@ -443,15 +443,14 @@ impl Flusher {
         }
     }
 
-    /// Prefixes of pages that are due and were not written since they became so, in key order, of the next
-    /// namespace that has any: a round that finds none of them has nothing to write, and costs as many syncs as a
-    /// full one.
+    /// Prefixes of pages that are due and were not written since they became so, in key order, of the next namespace
+    /// that has any. A round without such pages would write nothing, and cost as many syncs as a full one.
     fn due_pages(&mut self, drain: bool) -> Option<Vec<Prefix>> {
         let least = self.least_changes(drain);
         let tries = self.db.tries.list();
         let (behind, after) =
             tries.split_at(tries.partition_point(|trie| trie.namespace <= self.trie.namespace));
-        // A trie that is dropped is flushed only where room is wanted: it may be given up before.
+        // A dropped trie is flushed only when room is short: it may be reclaimed before.
         let has_due = |trie: &&Trie| trie.dropped.is_none() && trie.index.has_due();
         for trie in after.iter().chain(behind).filter(has_due) {
             if !self.select_trie(trie.namespace) {
@@ -465,13 +464,13 @@ impl Flusher {
         None
     }
 
-    /// Changes that a page has which a round takes, at least.
+    /// The fewest changes of a page that a round takes.
     fn least_changes(&self, drain: bool) -> u8 {
         let any = drain || self.db.budget.is_pressed();
         if any { 1 } else { self.db.budget.flush_policy().min_changes() }
     }
 
-    /// Under pressure: prefixes of the pages with the most pending changes, of one namespace, in key order.
+    /// Under pressure: prefixes of the pages with the most buffered changes, of one namespace, in key order.
     fn chosen_pages(&mut self, drain: bool) -> Option<Vec<Prefix>> {
         if !drain && !self.db.budget.is_pressed() {
             return None;
@@ -503,7 +502,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// Once a commit, so that nodes which were brought in for the next batch stay for it.
+    /// Evicts nodes once a commit, so that nodes brought in for the next batch stay for it.
     fn evict_nodes(&mut self) -> Result<()> {
         let published = self.db.commits.published();
         if published == self.evicted_at || !self.db.node_files.can_evict() {
@@ -515,7 +514,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// How often the log is to be synced, whatever else there is to do.
+    /// How often the log is synced, whatever else there is to do.
     fn sync_period(&self) -> Option<Duration> {
         match self.db.options.durability {
             Durability::Periodic(period) => Some(period),
@@ -523,17 +522,17 @@ impl Flusher {
         }
     }
 
-    /// Nothing to do: until when, at most?
+    /// The step when there is nothing to do: how long to sleep at most.
     fn idle_step(&self) -> Step {
         self.db.pace.enter_stage(Task::Flush, IDLE);
         let now = self.db.pace.now();
         let period = self.sync_period();
         let frees = (!self.retired.is_empty()).then_some(SYNC_AFTER / 2);
-        // Not at once: while the database is paused a trial may be due and is not made.
+        // Not at once: while the database is paused a due trial is not made.
         let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
         let trial = self.db.store.quarantine.next_due().map(later);
         let round = (now < self.not_before).then(|| later(self.not_before));
-        // Who holds what was dropped tells nobody when it goes.
+        // Nothing notifies the task when a dropped namespace is not held any more.
         let kept = self.db.tries.list().iter().any(|trie| trie.dropped.is_some());
         let dropped = kept.then_some(DROPPED_RETRY);
         let next = [period, frees, trial, round, dropped].into_iter().flatten().min();

@@ -1,4 +1,4 @@
-//! Flush `publish`: the location record is queued and the index follows, in one moment (rules
+//! Flush `publish`: the location record is queued and the index is updated, under one lock (rules
 //! `location-before-index`, `location-nodes-at-record`, `index-before-retirement`).
 //!
 //! Called by the flush task with nothing locked. It takes the structure, the sequencer, and then the
@@ -29,18 +29,18 @@ use crate::error::Result;
 use crate::metrics::Counters;
 use crate::state::TrieDb;
 
-/// Page numbers that one flush gives up, and when they are free.
+/// What one flush has retired, and when it is free.
 pub(super) struct RetiredBatch {
-    /// Where the location record ends: the log must be durable through here, and they are retired under it.
+    /// Where the location record ends: the log must be durable through it, and it is the stamp of the retired pages.
     pub(super) end: LogPos,
-    /// The newest commit at that moment: older views may name overflow values.
+    /// The newest commit then: older views may name overflow values.
     pub(super) commit: u64,
     pub(super) period: GracePeriod,
     pub(super) since: Duration,
 }
 
 impl Round {
-    /// Publishes the round; `None` when a commit is in flight and it has to be tried again.
+    /// Publishes the round; `None` when a commit is in flight and the caller has to try again.
     pub(super) fn publish(
         &mut self,
         db: &TrieDb,
@@ -78,7 +78,7 @@ impl Round {
         Ok(Some(RetiredBatch { end, commit, period, since: db.pace.now() }))
     }
 
-    /// At most this many bytes of the record name overflow runs.
+    /// Most bytes of the record that name overflow runs.
     fn run_bytes(&self) -> u64 {
         let old = self.rewrites.iter().flat_map(|rewrite| &rewrite.old);
         let written: usize = old.map(|old| old.written.len()).sum();
@@ -116,12 +116,12 @@ impl Round {
     }
 }
 
-/// What the index no longer names.
+/// Pages and runs that the round has replaced.
 #[derive(Default)]
 struct ReplacedPages {
     leaves: Vec<PageNo>,
     runs: Vec<OverflowRun>,
-    /// Has a region got other prefixes, or been split?
+    /// True when a region's prefixes have changed, or it was split.
     layout_changed: bool,
 }
 
@@ -131,9 +131,9 @@ fn move_pages(db: &TrieDb, rewrites: &mut [Rewrite], log_position: LogPos) -> Re
     let by_region = rewrites.chunk_by(|a, b| Arc::ptr_eq(&a.region, &b.region));
     let regions: Vec<Arc<Region>> =
         by_region.map(|rewrites| Arc::clone(&rewrites[0].region)).collect();
-    // A region that outgrows its branch page is held until its halves are in the index: a checkpoint that
-    // saw it could not write it. This task alone holds several regions, and whoever holds one takes none
-    // of the locks that are held here: see the order in [`crate::state`].
+    // A region that outgrows its branch page stays locked until its halves are in the index: a checkpoint that saw it
+    // could not write it. Only this task holds several regions, and a holder of one takes none of the locks that are
+    // held here: see the order in [`crate::state`].
     let mut split: Vec<HeldRegion<'_>> = Vec::new();
     let by_region = rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
     for (region, rewrites) in regions.iter().zip(by_region) {
@@ -150,8 +150,7 @@ fn move_pages(db: &TrieDb, rewrites: &mut [Rewrite], log_position: LogPos) -> Re
     replaced
 }
 
-/// Makes the new pages' nodes those of page and *all* committed changes: commits may have come
-/// since the pages were built.
+/// Computes the new pages' nodes from the pages and *all* committed changes: some may be newer than the pages.
 fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -> Result<()> {
     let state = rewrite.region.read();
     assert_eq!(
@@ -163,7 +162,7 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         return Ok(());
     }
     if rewrite.is_moved() {
-        // The same prefix: its node is the one that the commits left.
+        // The prefix is the same: its node is the one in the index.
         let new = &mut rewrite.new[0];
         let child = state.children().find(new.prefix.first_key());
         let node = *state.node(child).expect("a changed region's nodes are in memory");

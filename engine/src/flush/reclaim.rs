@@ -1,15 +1,15 @@
-//! What is left of a namespace that was dropped and that no state reaches any more is given up: its leaf
-//! pages and its runs of the overflow file, a part at a time, each with a location record of its own
-//! (rules `kept-through-window`, `given-up-by-record`, `location-before-index`, `free-after-durable`).
+//! Reclaims a namespace that was dropped and that no state reaches any more: frees its leaf pages and its runs of the
+//! overflow file, a part at a time, each with a location record of its own (rules `kept-through-window`,
+//! `given-up-by-record`, `location-before-index`, `free-after-durable`).
 //!
-//! Such a record replaces all pages of a region by one prefix without a page. A trie that has nothing left
-//! leaves the registry, while no image is in the making; a recovery that finds it in an older image comes to
-//! the same end by the same records, or takes it from there.
+//! Such a record replaces all pages of a region by one prefix without a page. A trie with nothing left is removed from
+//! the list, while no image is in the making; a recovery that finds it in an older image reclaims it by the same
+//! records, and continues from there if it has to.
 //!
-//! Pages are read only for the runs that they name: none while the overflow file is empty. What cannot be
-//! read is set aside, and the trie waits for it.
+//! Pages are read only for the runs that they name: none while the overflow file is empty. Pages that cannot be read
+//! are quarantined, and the trie waits for them.
 //!
-//! The flush task alone does this. Nobody else changes such a trie: no commit and no rollback comes to it.
+//! Only the flush task does this. Nobody else changes such a trie: no commit and no rollback comes to it.
 
 use std::sync::Arc;
 
@@ -34,23 +34,23 @@ use crate::state::pages::overflow;
 use crate::state::pages::quarantine::QuarantineReason;
 use crate::state::pages::reader::PageReader;
 
-/// Regions that one record gives up, and leaf pages, unless the first region has more.
+/// Most regions that one record reclaims, and most leaf pages, unless the first region has more.
 const REGIONS: usize = 256;
 const PAGES: usize = 1024;
 
-/// How a step of it went.
+/// The result of one step.
 pub(super) enum ReclaimOutcome {
-    /// A part; there may be more.
+    /// A part was reclaimed; there may be more.
     Part(RetiredBatch),
-    /// The trie had nothing left, and has left the registry.
+    /// The trie had nothing left, and was removed from the list.
     Removed,
     /// A commit or an image is under way, or there is no room in the log or no ring to read with: later.
     Busy,
-    /// What is left cannot be read, for now.
+    /// The rest cannot be read, for now.
     Unreadable,
 }
 
-/// All that a region has on the device.
+/// A region's pages and runs on the device.
 struct DroppedRegion {
     region: Arc<Region>,
     pages: Vec<PageNo>,
@@ -60,17 +60,17 @@ struct DroppedRegion {
     log_position: u64,
 }
 
-/// A page that is read for the runs that it names; `left` is the place of its region.
+/// A page that is read for the runs that it names; `region` is the index of its region.
 struct DroppedPage {
     region: usize,
     at: PageRef,
     prefix: Prefix,
 }
 
-/// Gives up a part of a trie that commit `by` has dropped and that no state reaches any more.
+/// Reclaims a part of a trie that commit `by` has dropped and that no state reaches any more.
 pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
     if !trie.commits.sequencer.lock().is_quiet() {
-        // Before anything is read for it. It is awaited: no child comes ahead of its parent's publication.
+        // Before anything is read. For this task, the sequencer now keeps children behind their parents' publication.
         return Ok(ReclaimOutcome::Busy);
     }
     let reads = trie.space.overflow_stats().live > 0;
@@ -89,8 +89,8 @@ pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
     publish_reclaim(trie, by, &all)
 }
 
-/// The first regions that have something left, and their pages; says whether others have to wait: for what
-/// cannot be read, where it is to be read.
+/// The first regions with something left, and their pages. The flag is true when other regions have to wait for pages
+/// or nodes that cannot be read.
 fn gather_regions(trie: &TrieDb, reads: bool) -> (Vec<DroppedRegion>, Vec<DroppedPage>, bool) {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
@@ -138,7 +138,7 @@ fn read_overflow_runs(
     named: &[DroppedPage],
     all: &mut Vec<DroppedRegion>,
 ) -> Result<()> {
-    // Those that enter the cache leave it with the trie.
+    // Pages that enter the cache are removed with the trie.
     let mut reader = PageReader::new(&trie.store, DEPTH, ReadMode::Flush)?;
     let mut bad = vec![false; all.len()];
     let mut take = |index: usize, read: Result<Arc<CachedPage>>| {
@@ -178,7 +178,7 @@ fn overflow_runs_of(page: &CachedPage) -> Vec<OverflowRun> {
     runs
 }
 
-/// The location record, and what it says: in one moment, as every flush.
+/// Queues the location record and applies it, under one lock, as every flush does.
 fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<ReclaimOutcome> {
     let Ok(flush) = trie.images.next_number(NUMBERS_FOR_CLOSE) else {
         return Ok(ReclaimOutcome::Busy);
@@ -200,7 +200,7 @@ fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<Recl
     let record = encoder.finish(trie.store.database, &[], &runs);
     let len = record.len();
     match trie.commits.sequencer.make_room(len) {
-        // Commits are not to be told that the flush has no room.
+        // The flush must not report to commits that it has no room.
         Err(Error::Full(_)) => return Ok(ReclaimOutcome::Busy),
         made => made?,
     }
@@ -234,7 +234,7 @@ fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<Recl
     trie.space.retire(&pages, &runs, end)?;
     let freed = RetiredBatch {
         end,
-        // No view names its values since then.
+        // No view names the trie's values since then.
         commit: by,
         period: trie.store.grace_period(),
         since: trie.pace.now(),
@@ -247,15 +247,15 @@ fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<Recl
     Ok(ReclaimOutcome::Part(freed))
 }
 
-/// A trie without pages leaves the registry, and its pages of the spill file are free.
+/// Removes a trie without pages from the list, and frees its pages of the spill file.
 fn remove_trie(trie: &TrieDb) -> ReclaimOutcome {
     let mut sequencer = trie.commits.sequencer.lock();
     if !sequencer.is_quiet() || trie.images.is_image_in_progress() {
         return ReclaimOutcome::Busy;
     }
     assert!(trie.index.load().is_bare(), "a trie that leaves has nothing left");
-    // Blocks on states that cannot be read any more may have regions of it: they are told apart from those of a later
-    // trie of this number.
+    // Blocks on states that cannot be read any more may have regions of the trie: the count tells them from those of a
+    // later trie of this number.
     sequencer.layouts += 1;
     if trie.tries.remove(trie.namespace).is_some() {
         for region in trie.index.load().regions() {

@@ -1,4 +1,4 @@
-//! Giving up a dropped namespace beside others who work.
+//! Reclaiming a dropped namespace while others work.
 
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ fn is_whole(disk: &SimDisk) {
     assert_eq!(report.overflow_pages, 0);
 }
 
-/// It waits for a moment without commits, and says so: otherwise children that come ahead of their parents'
-/// publication would keep that moment away. When the moment is there, nobody is awaited any more.
+/// The flush is awaited while commits are in flight: otherwise children that overtake their parents' publication would
+/// keep it waiting for ever. Afterwards nobody is awaited any more.
 #[test]
 fn giving_up_awaits_the_commits_in_flight() {
     let (db, disk, runtime) = with_long_values();
@@ -83,7 +83,7 @@ fn giving_up_awaits_the_commits_in_flight() {
     is_whole(&disk);
 }
 
-/// What has to wait keeps no commit and no round of another namespace from its turn.
+/// A dropped namespace that has to wait holds up no commit and no round of another namespace.
 #[test]
 fn what_cannot_be_given_up_yet_holds_nobody() {
     let (db, disk, runtime) = with_long_values();
@@ -106,8 +106,7 @@ fn what_cannot_be_given_up_yet_holds_nobody() {
     is_whole(&disk);
 }
 
-/// A page that another task has claimed, for keys that were announced before the drop, is waited for, and no longer
-/// than a device takes.
+/// The flush waits for a page that another task has claimed, for announced keys, and no longer than a device takes.
 #[test]
 fn a_page_that_another_task_reads_is_given_up() {
     let (db, disk, runtime) = with_long_values();
@@ -123,8 +122,8 @@ fn a_page_that_another_task_reads_is_given_up() {
     is_whole(&disk);
 }
 
-/// A block outlives the state that it was made on, and the dropped trie with it. It is committed where the same
-/// state is the newest again, with another trie of that number: its changes go there.
+/// A block outlives its state and the dropped trie. When the same state is the newest again, with another trie of that
+/// number, the block is committed into that trie.
 #[test]
 fn a_block_that_outlives_a_dropped_trie_goes_into_its_successor() {
     for filled in [false, true] {
@@ -145,7 +144,7 @@ fn a_block_that_outlives_a_dropped_trie_goes_into_its_successor() {
         let session = db.session(SessionOptions::new()).expect("a session");
         let block = session.finish(vec![write]).expect("finished");
         db.drop_namespace(7).expect("dropped");
-        // More undo than may be.
+        // More undo than the limit allows.
         for _ in 0..4 {
             put(&db, 0, 0..3, 50);
         }
@@ -165,7 +164,7 @@ fn a_block_that_outlives_a_dropped_trie_goes_into_its_successor() {
     }
 }
 
-/// Those that were there have been counted before.
+/// Pages that were there before were counted before.
 #[test]
 fn a_load_counts_its_own_pages() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
@@ -181,15 +180,14 @@ fn a_load_counts_its_own_pages() {
     assert_eq!(db.metrics().leaf_pages, before + loaded);
 }
 
-/// What a load has published is in no image and in no record until its checkpoint, so its pages stay where they are, and
-/// so do all others.
+/// What a load has published is in no image and no record until its checkpoint, so no page of any trie moves.
 #[test]
 fn no_pages_are_moved_beside_a_load() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let (db, runtime) = open(&disk);
     put(&db, 0, 0..9000, 100);
     db.drain(0).expect("flushed");
-    // So few are left that the file is far too long, and pages have to move to its front.
+    // So few keys are left that the file is far too long, and pages have to move to its front.
     let gone: Vec<_> = (20..9000).map(|at| Access::write(id(at), None)).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(gone).expect("finished").commit().expect("committed");

@@ -1,4 +1,4 @@
-//! What a round makes of a range of keys: the pages that leave, and those that take their place.
+//! What a round makes of a range of keys: the old pages, and the new ones that replace them.
 //!
 //! Owned by the round; the steps fill it in one after the other (`gather`, [`build`](super::build),
 //! [`publish`](super::publish)). Ranges of one round are disjoint and in key order.
@@ -20,14 +20,13 @@ pub(super) struct Rewrite {
     pub(super) region: Arc<Region>,
     pub(super) range: Prefix,
     pub(super) old: Vec<OldPage>,
-    /// The last commit that was applied to the region when this was gathered: what the new pages
-    /// contain.
+    /// The last commit that was applied to the region when this was gathered; the new pages contain it.
     pub(super) applied_through: u64,
     /// The region's layout version when this was gathered.
     pub(super) layout_version: u64,
     pub(super) new: Vec<NewLeaf>,
     pub(super) replaced_runs: Vec<OverflowRun>,
-    /// How many of the region's dropped values this rewrite gives up.
+    /// How many of the region's replaced values this rewrite retires.
     pub(super) replaced_values: usize,
 }
 
@@ -35,12 +34,11 @@ pub(super) struct Rewrite {
 pub(super) struct NewLeaf {
     pub(super) prefix: Prefix,
     pub(super) page: WrittenPage,
-    /// Node of what the page contains; of a moved page, not known when its region's nodes were
-    /// not in memory.
+    /// Node of the page's content; `None` for a moved page whose region's nodes were not in memory.
     pub(super) node: Option<Node>,
 }
 
-/// A page and where its bytes are: a run of the round and a page in it.
+/// A page and the place of its bytes: a run of the round and a page in it.
 pub(super) struct WrittenPage {
     pub(super) number: PageNo,
     pub(super) tag: u32,
@@ -49,13 +47,13 @@ pub(super) struct WrittenPage {
 }
 
 impl Rewrite {
-    /// Has one page become one page of the same prefix?
+    /// True when one page becomes one page of the same prefix.
     pub(super) fn is_moved(&self) -> bool {
         self.new.len() == 1 && self.old.len() == 1
     }
 }
 
-/// Pages and index contradict each other.
+/// The error for pages that contradict the index.
 pub(super) fn fold_contradiction(prefix: &Prefix) -> Error {
     Contradiction::Fold { prefix: *prefix }.into()
 }

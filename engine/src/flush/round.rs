@@ -1,14 +1,14 @@
-//! One round of the flush: what it has gathered, reserved and written, until it is published or given up.
+//! One round of the flush: its pages, what it has reserved and written, until it is published or abandoned.
 //!
 //! Invariants:
-//! * what is reserved here (page numbers, overflow runs) belongs to the round until `publish`, or until
-//!   [`Round::abandon`] gives it back;
+//! * page numbers and overflow runs reserved here belong to the round until `publish`, or until [`Round::abandon`]
+//!   frees them;
 //! * nothing is written before the log is durable through all that the pages will contain (rule
 //!   `log-before-pages`);
 //! * buffers are reused from round to round, up to the pages of a round ([`Budget::round_pages`]).
 //!
-//! The flush task alone has a round. [`gather`](super::gather) fills it, [`build`](super::build) makes
-//! its pages, [`publish`](super::publish) shows them.
+//! Only the flush task has a round. [`gather`](super::gather) fills it, [`build`](super::build) makes its pages,
+//! [`publish`](super::publish) puts them into the index.
 
 use std::sync::atomic::Ordering;
 
@@ -35,8 +35,7 @@ use crate::state::pages::overflow;
 use crate::state::pages::quarantine::QuarantineReason;
 use crate::state::pages::space::TentativeRuns;
 
-/// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what
-/// two that merge may fill.
+/// Pages filled to at most this percentage may merge with a sibling: half of what two that merge may fill.
 const SMALL_PERCENT: usize = super::rewrite::MERGE_PERCENT / 2;
 
 /// The state of a round.
@@ -54,11 +53,11 @@ pub(super) struct Round {
     overflow_written: bool,
     tentative: Vec<OverflowRun>,
     pub(super) flush: u64,
-    /// Pages that the round has left small.
+    /// Pages that are small after the round.
     small: Vec<Prefix>,
-    /// Has it merged any?
+    /// True when the round has merged any pages.
     merged: bool,
-    /// Is it a round of pages that are to be tidied, and that nobody waits for?
+    /// True for a round that tidies pages, and for which nobody waits.
     pub(super) tidies: bool,
 }
 
@@ -67,7 +66,7 @@ impl Round {
         self.rewrites.is_empty()
     }
 
-    /// Ranges that it replaces.
+    /// Number of ranges that the round replaces.
     pub(super) fn len(&self) -> usize {
         self.rewrites.len()
     }
@@ -86,8 +85,8 @@ impl Round {
             db.commits.sequencer.write_through(self.log_position, true)?;
         }
         self.spill_values(db, flush)?;
-        // Three turns at most: one finds known nodes that are wrong, which are hashed from the cells in
-        // the second; what is wrong even then is set aside, and the third is about the others.
+        // Three turns at most: the first finds known nodes that are wrong, which the second hashes from the cells;
+        // pages wrong even then are quarantined, and the third does the rest.
         while !self.rewrites.is_empty() {
             let mut rewrites = std::mem::take(&mut self.rewrites);
             let result = self.write_pages(db, queue, folder, &mut rewrites);
@@ -103,22 +102,21 @@ impl Round {
         Ok(())
     }
 
-    /// The nodes of a rewrite contradict the index: its known nodes are forgotten, or, when it was hashed
-    /// from its cells, its pages are set aside.
+    /// After a contradiction with the index: discards a rewrite's known nodes, or else quarantines its pages.
     fn distrust(&mut self, db: &TrieDb, index: usize) -> Result<()> {
         let old = &mut self.rewrites[index].old;
         if old.iter().any(OldPage::has_known_nodes) {
             tracing::error!(prefix = ?old[0].prefix, "known nodes do not fold to the page's");
             for page in old {
                 page.forget_nodes();
-                // A finish shall not fold with them either.
+                // A finish must not fold with them either.
                 page.number.iter().for_each(|number| db.store.cache.remove(*number));
             }
             return Ok(());
         }
         let rewrite = self.rewrites.remove(index);
         if rewrite.old.iter().all(|old| old.number.is_none()) {
-            // No page is to blame.
+            // The rewrite has no old page that could be wrong.
             return Err(fold_contradiction(&rewrite.range));
         }
         for old in &rewrite.old {
@@ -126,7 +124,7 @@ impl Round {
                 let page = (LEAF_FILE, u64::from(number));
                 let (of, why) = ((db.namespace, old.prefix), QuarantineReason::Contradicts);
                 db.store.quarantine_page(page, of, fold_contradiction(&rewrite.range), why);
-                // No session shall have it either, see `Store::admit`.
+                // No session gets the page either, see `Store::admit`.
                 db.store.cache.remove(number);
             }
         }
@@ -138,7 +136,7 @@ impl Round {
         Ok(())
     }
 
-    /// Flush `spill-values`: writes what is too long for a page, and keeps the cells that name it.
+    /// Flush `spill-values`: writes values too long for a page, and keeps the cells that name them.
     fn spill_values(&mut self, db: &TrieDb, flush: u64) -> Result<()> {
         let mut written = db.space.tentative();
         for old in self.rewrites.iter_mut().flat_map(|rewrite| &mut rewrite.old) {
@@ -149,13 +147,12 @@ impl Round {
                 }
             }
         }
-        // From here on the round answers for them.
+        // From here on the runs belong to the round.
         self.tentative = written.into_runs();
         Ok(())
     }
 
-    /// Builds and writes the pages. Where nodes contradict the index it gives those rewrites instead,
-    /// and nothing has happened.
+    /// Builds and writes the pages; or writes nothing and returns the rewrites whose nodes contradict the index.
     fn write_pages(
         &mut self,
         db: &TrieDb,
@@ -171,8 +168,8 @@ impl Round {
         if !bad.is_empty() {
             return Ok(bad);
         }
-        // A prefix that has lost its last key gets a page without cells: what an older page under it
-        // says is dead (rule `deletion-covers`).
+        // A prefix without keys gets a page without cells, which overrides any older page under it (rule
+        // `deletion-covers`).
         let numbers = db.space.allocate_leaves(merged.pages())?;
         self.reserved.clone_from(&numbers);
         let mut runs: Vec<PageBuf> =
@@ -195,7 +192,7 @@ impl Round {
         Ok(Vec::new())
     }
 
-    /// A buffer of an earlier round, or a new one: fresh memory costs more than what is put into it.
+    /// A buffer of an earlier round, or a new one: fresh memory costs more than filling it.
     fn buffer(&mut self, pages: usize) -> PageBuf {
         let kept = self.spare.iter().position(|buf| buf.pages() == pages);
         kept.map_or_else(|| PageBuf::zeroed(pages), |at| self.spare.swap_remove(at))
@@ -207,7 +204,7 @@ impl Round {
             db.store.device.sync(&db.space.overflow)?;
         }
         db.store.device.sync(&db.store.leaf)?;
-        // Into the cache before anybody can look for them, and outside any lock.
+        // Cached before anybody can look for them, and outside any lock.
         for page in self.rewrites.iter().flat_map(|rewrite| &rewrite.new).map(|new| &new.page) {
             let bytes = self.runs[page.run].page(page.at);
             db.store.cache.insert(page.number, page.tag, bytes, NO_BATCH);
@@ -215,8 +212,7 @@ impl Round {
         Ok(())
     }
 
-    /// The round could not be written: its reserved page numbers are free again and its pages stay due, as long as they
-    /// are cached.
+    /// Ends a round that could not be written: frees its page numbers; its pages stay due while they are cached.
     pub(super) fn abandon(&mut self, db: &TrieDb) {
         db.space.free_unnamed_leaves(std::mem::take(&mut self.reserved));
         db.index.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));
@@ -225,12 +221,12 @@ impl Round {
         self.rewrites.clear();
     }
 
-    /// The overflow runs that this round has written: dropping them gives them back.
+    /// The overflow runs that this round has written; dropping the result frees them.
     pub(super) fn take_tentative_runs<'a>(&mut self, db: &'a TrieDb) -> TentativeRuns<'a> {
         db.space.resume_tentative(std::mem::take(&mut self.tentative))
     }
 
-    /// The round is published: its page numbers belong to the index, the old pages to nobody.
+    /// Ends a published round: its page numbers belong to the index, the old pages to nobody.
     pub(super) fn finish_published(&mut self, db: &TrieDb) {
         if self.tidies {
             Counters::add(&db.counters.pages_tidied, self.reserved.len() as u64);
@@ -246,7 +242,7 @@ impl Round {
         }
         self.keep_buffers(db);
         for mut rewrite in self.rewrites.drain(..) {
-            // Whoever is the last to hold a page keeps its memory: let that be the cache.
+            // The last holder of a page frees its memory: that should be the cache.
             rewrite.old.iter_mut().for_each(|old| old.page = None);
             if let (true, Some(from)) = (rewrite.is_moved(), rewrite.old[0].number) {
                 let page = &rewrite.new[0].page;
@@ -259,7 +255,7 @@ impl Round {
         }
     }
 
-    /// Tells of pages that have become small.
+    /// Passes pages that have become small to `tidy`.
     pub(super) fn report_small(&mut self, tidy: &mut Tidy) {
         tidy.add(&mut self.small, std::mem::take(&mut self.merged));
     }
@@ -278,7 +274,7 @@ impl Round {
     }
 }
 
-/// Flush `write-pages`: neighbouring page numbers are one write. Gives the buffers back, in order.
+/// Flush `write-pages`: neighbouring page numbers are one write. Returns the buffers, in order.
 fn write_runs(
     db: &TrieDb,
     queue: &mut Box<dyn Queue>,
@@ -310,7 +306,7 @@ fn write_runs(
     }
     Counters::add(&db.counters.page_runs_written, count as u64);
     Counters::add(&db.counters.pages_written, numbers.len() as u64);
-    // Without room the pages are given up: nothing names them yet.
+    // Without room the pages are abandoned: nothing names them yet.
     failed.map_or(Ok(()), |error| Err(full_or(NoRoom::LeafPages)(error)))?;
     Ok(written.into_iter().map(|buf| buf.expect("every run was written")).collect())
 }

@@ -1,4 +1,4 @@
-//! What others see of a flush while it publishes.
+//! What other threads see of a flush while it publishes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +14,12 @@ use crate::state::order::images::ImageGuard;
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
 
-/// Where keys are appended: some regions are always about to split, many are flushed with them.
+/// Places where keys are appended: some regions are always about to split, many are flushed with them.
 const FRONTS: u64 = 48;
-/// Keys that a batch appends at each.
+/// Keys that a batch appends at each place.
 const MORE: u64 = 60;
 
-/// As a checkpoint walks through the regions, again and again, on a thread of its own.
+/// Walks through the regions like a checkpoint, again and again, on a thread of its own.
 fn walk(db: &Db, stop: &AtomicBool) -> (u64, usize) {
     let (mut rounds, mut largest) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -98,13 +98,13 @@ fn put(db: &SimDb, ids: std::ops::Range<u64>, byte: u8) {
     session.finish(put).expect("finished").commit().expect("committed");
 }
 
-/// What is on the device is what was committed.
+/// Checks that the device has what was committed.
 fn is_whole(disk: &SimDisk) {
     let report = check_on(disk, CheckOptions::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
-/// Nodes in memory that are wrong never reach a page: it is hashed from its cells.
+/// Wrong nodes in memory never reach a page: it is hashed from its cells.
 ///
 /// In release builds a flush trusted them.
 #[test]
@@ -146,8 +146,7 @@ fn a_wrong_treelet_is_not_written() {
     is_whole(&disk);
 }
 
-/// A page whose pairs do not fold to the index's node is damage: it is set aside, and nothing else is
-/// harmed.
+/// A page whose pairs do not fold to the index's node is damage: it is quarantined, and nothing else is harmed.
 #[test]
 fn a_page_that_contradicts_the_index_is_set_aside() {
     let (db, disk, runtime) = sim();
@@ -161,7 +160,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
         let [aside] = &db.quarantined()[..] else { panic!("one page") };
         assert!(matches!(aside.error, Error::Corrupt(_)) && aside.trials == trial, "{aside:?}");
         assert!(aside.prefix.covers(&id(7)));
-        // A good read does not make it right: sessions get the error, and nothing is folded on it.
+        // A good read does not release it: sessions get the error, and nothing is folded on it.
         let session = db.session(SessionOptions::new()).expect("a session");
         let others: Vec<u64> =
             (0..200).filter(|at| *at != 7 && aside.prefix.covers(&id(*at))).collect();
@@ -188,7 +187,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
     is_whole(&disk);
 }
 
-/// Makes the node in memory of the page of key 7 wrong, and a wrong one right.
+/// Makes the node in memory of the page of key 7 wrong; a second call makes it right.
 fn spoil(db: &SimDb) {
     let region = db.state().index.with_region(&id(7), |region, _| Arc::clone(region));
     let mut state = region.write();
@@ -203,7 +202,7 @@ fn spoil(db: &SimDb) {
     state.install_folded_nodes(tiling);
 }
 
-/// Nobody drains: the flush tries the page again, which is never cached, and brings it back.
+/// Without a drain, the flush tries the page, which is never cached, again and releases it.
 #[test]
 fn a_page_that_contradicts_the_index_is_tried_again() {
     let (db, disk, runtime) = sim_at(1);
@@ -231,7 +230,7 @@ fn a_page_that_contradicts_the_index_is_tried_again() {
     is_whole(&disk);
 }
 
-/// No room for a write, though it was reserved, is no failure of the device.
+/// A write without room, though it was reserved, is no failure of the device.
 #[test]
 fn a_write_without_room_is_undone_and_poisons_nothing() {
     for file in ["leaf", "overflow", "image", "spill"] {
@@ -269,7 +268,7 @@ fn a_write_without_room_is_undone_and_poisons_nothing() {
     }
 }
 
-/// A periodic log is synced in its period, though the flush finds no room.
+/// A periodic log is synced in its period, even when the flush finds no room.
 #[test]
 fn a_full_flush_keeps_the_period_of_the_log() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
@@ -293,7 +292,7 @@ fn a_full_flush_keeps_the_period_of_the_log() {
     for round in 0..20 {
         put(&db, round..round + 1, 1);
         let end = db.state().commits.sequencer.lock().log_end();
-        // Until the flush has found no room, and then for a period, and what its steps take.
+        // Until the flush has found no room, and then for a period and the time of its steps.
         runtime.step_some(50);
         runtime.clock().advance(period + Duration::from_millis(5));
         runtime.step_some(50);
@@ -307,8 +306,7 @@ fn a_full_flush_keeps_the_period_of_the_log() {
     db.close().expect("closed");
 }
 
-/// A database of several regions of which few keys are left, and none has been joined: an image is said to
-/// be in the making.
+/// A database of several regions with few keys, none of which has been joined, since an image counts as in the making.
 fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, ImageGuard) {
     let disk = SimDisk::new(2, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(2, disk.clock(), 1);
@@ -326,7 +324,7 @@ fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, ImageGuard) {
     (db, disk, runtime, making)
 }
 
-/// All that the background has to do, waits included.
+/// Runs all background work, waits included.
 fn settle(runtime: &SimRuntime) {
     for _ in 0..40 {
         runtime.step_some(2000);
@@ -339,7 +337,7 @@ fn regions(db: &SimDb) -> (u64, u64) {
     (metrics.regions, metrics.regions_joined)
 }
 
-/// Rule `join-outside-image`: an image that a join fell into had a region twice, or not at all.
+/// Rule `join-outside-image`: an image during a join had a region twice, or not at all.
 #[test]
 fn no_regions_are_joined_while_an_image_is_in_the_making() {
     let (db, disk, runtime, making) = to_be_joined();
@@ -367,8 +365,8 @@ fn no_regions_are_joined_while_a_batch_is_under_way() {
     assert_eq!(regions(&db).0, 1);
 }
 
-/// A block has a result for each region that it was folded over. When they are joined before it is
-/// committed, each would set the node of the whole by what it knows of its part.
+/// A block has a result for each region that it was folded over. When those are joined before it is committed, each
+/// result would set the node of the whole from a part.
 #[test]
 fn a_block_that_was_folded_before_a_join_commits_after_it() {
     let (db, disk, runtime, making) = to_be_joined();
@@ -393,13 +391,12 @@ fn a_block_that_was_folded_before_a_join_commits_after_it() {
     put(&twin, 0..3000, 5);
     assert_eq!(db.root(), twin.root());
     drop(twin);
-    // Once more, from the log.
+    // The same after a replay of the log.
     drop(db);
     is_whole(&disk);
 }
 
-/// A commit that makes pages due leaves those out that are there twice: fewer may come than there were. A round
-/// that waited for the others never ended.
+/// A commit that makes pages due removes duplicates. A round that waited for as many as there were never ended.
 #[test]
 fn pages_that_are_due_twice_go_while_a_round_is_chosen() {
     let page = |index: u64| {

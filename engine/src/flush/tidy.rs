@@ -1,17 +1,16 @@
-//! What the flush does when nothing is due: after mass deletes the index and the files become as small as
-//! what is left.
+//! What the flush does when nothing is due: after mass deletes it makes the index and the files smaller.
 //!
-//! 1. Pages that have become small merge with their siblings, again and again, though nothing pends on
-//!    them. Only pages that a round has just written are looked at.
-//! 2. Pages at the end of a leaf file that is far too long are written again, to its front, where its free
-//!    pages are; a checkpoint cuts the end off.
-//! 3. Siblings among the regions that have few children are joined, in a location record of their own
-//!    (rules `location-before-index`, `join-outside-image`).
+//! 1. Small pages merge with their siblings, again and again, though no changes are buffered for them. Only pages that
+//!    a round has just written are looked at.
+//! 2. Pages at the end of a leaf file that is far too long are written again, to free pages at its front; a checkpoint
+//!    cuts the end off.
+//! 3. Sibling regions with few children are joined, in a location record of their own (rules `location-before-index`,
+//!    `join-outside-image`).
 //!
-//! The first two are ordinary rounds of other pages. Nothing here is stored: what a restart forgets is found
-//! again (files, regions) or waits for the next change (pages).
+//! The first two are ordinary rounds of other pages. Nothing here is stored: after a restart, files and regions are
+//! found again, and small pages wait for their next change.
 //!
-//! The flush task alone has this.
+//! Only the flush task uses this.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,48 +30,47 @@ use crate::state::tries::Trie;
 /// Pairs of regions that one record joins.
 const JOINS: usize = 256;
 
-/// What is to be tidied up in one trie.
+/// Work to be done in one trie.
 pub(super) struct Tidy {
     /// Small pages, which may merge with their siblings.
     small: VecDeque<Prefix>,
-    /// May there be regions to join?
+    /// True when there may be regions to join.
     regions: bool,
-    /// No page at or behind this one is left to be moved, as far as pages can be.
+    /// No page at or behind this one can still be moved.
     clear_from: Option<PageNo>,
-    /// Where the search for pages at the file's end goes on.
+    /// Where the search for pages at the file's end continues.
     next: Option<Key>,
 }
 
-/// How joining went.
+/// The result of a step of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JoinOutcome {
-    /// There may be more.
+    /// Regions were joined; there may be more.
     Joined,
-    /// There are none.
+    /// There are none to join.
     NothingToJoin,
     /// A batch, a commit or an image is under way.
     Busy,
 }
 
 impl Tidy {
-    /// An index that was just opened may have small regions.
+    /// The work of an index that was just opened, which may have small regions.
     pub(super) fn new() -> Self {
         Self { small: VecDeque::new(), regions: true, clear_from: None, next: None }
     }
 
-    /// A round has written these small pages, and merged some.
+    /// Adds small pages of a round. `merged` is true when it has merged any.
     pub(super) fn add(&mut self, small: &mut Vec<Prefix>, merged: bool) {
         self.small.extend(small.drain(..));
         self.regions |= merged;
     }
 
-    /// Are there so many small pages that they go before the pages that are due?
+    /// True when there are so many small pages that they go before pages that are due.
     pub(super) fn is_pressed(&self, round: usize) -> bool {
         self.small.len() >= round
     }
 
-    /// Pages for a round, in key order, and the page at and behind which all others are moved: `goal`, where
-    /// the leaf file should end.
+    /// Pages for a round, in key order, and `goal`, where the leaf file should end: pages behind it are moved.
     pub(super) fn take_pages(
         &mut self,
         goal: Option<PageNo>,
@@ -91,7 +89,7 @@ impl Tidy {
         if self.next.is_none() && self.clear_from.is_some_and(|clear| clear <= goal) {
             return (prefixes, None);
         }
-        // One pass over the index: new pages come to the front meanwhile.
+        // One pass over the index: meanwhile new pages are allocated at the front.
         let mut key = Some(self.next.unwrap_or([0; 32]));
         while let Some(at) = key.filter(|_| prefixes.len() < count) {
             key = trie.index.with_region(&at, |region, state| {
@@ -109,12 +107,12 @@ impl Tidy {
         (prefixes, Some(goal))
     }
 
-    /// May there be regions to join?
+    /// True when there may be regions to join.
     pub(super) fn can_join(&self) -> bool {
         self.regions
     }
 
-    /// Joins regions, if there are any to be joined.
+    /// Joins regions, if there are any to join.
     pub(super) fn join(&mut self, db: &TrieDb) -> Result<JoinOutcome> {
         let joining = self.join_regions(db)?;
         self.regions = joining != JoinOutcome::NothingToJoin;
@@ -124,7 +122,7 @@ impl Tidy {
     fn join_regions(&mut self, db: &TrieDb) -> Result<JoinOutcome> {
         let index = db.index.load_full();
         let mut pairs = pairs(&index);
-        // The flush is the one that lets nodes leave: what it brings in stays.
+        // Only the flush evicts nodes, so the nodes that it brings in stay.
         pairs.retain(|at| {
             let mut both = index.regions()[*at..*at + 2].iter();
             both.all(|region| db.nodes.load_nodes_for_flush(region.prefix().first_key()).is_ok())
@@ -143,11 +141,11 @@ impl Tidy {
         let record = encoder.finish(db.store.database, &[], &[]);
         let len = record.len();
         match db.commits.sequencer.make_room(len) {
-            // Nobody waits for a join: commits are not to be told that the flush has no room.
+            // Nobody waits for a join: the flush must not report to commits that it has no room.
             Err(Error::Full(_)) => return Ok(JoinOutcome::Busy),
             made => made?,
         }
-        // A batch that has folded the two by themselves would not be right about the one over both.
+        // A batch that has folded the two regions has no valid result for the joined one.
         let Some(_alone) = db.nodes.try_exclude_batches() else { return Ok(JoinOutcome::Busy) };
         let _structure = db.index.hold_structure();
         let mut sequencer = db.commits.sequencer.lock();
@@ -168,7 +166,7 @@ impl Tidy {
             })
             .collect();
         for RegionPair { left, right, .. } in &joined {
-            // Two that are one page each can now become one.
+            // Two regions of one page each can now become one page.
             if left.children().len() == 1 && right.children().len() == 1 {
                 self.small.push_back(left.children().prefix(0));
             }
@@ -183,7 +181,7 @@ impl Tidy {
     }
 }
 
-/// Places of the left ones of siblings that are small enough to be joined, in ascending order.
+/// Indexes of the left regions of siblings that are small enough to be joined, ascending.
 fn pairs(index: &RegionIndex) -> Vec<usize> {
     let (regions, mut pairs) = (index.regions(), Vec::new());
     let mut at = 0;

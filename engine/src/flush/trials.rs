@@ -1,6 +1,6 @@
-//! Trials of pages that were set aside: one that can be read is in use again.
+//! Trials of quarantined pages: a page that can be read is released.
 //!
-//! Called by the flush task before it gathers, so that a page which is back is part of the next round.
+//! Called by the flush task before it gathers, so that a released page is part of the next round.
 
 use pleach_core::Prefix;
 use pleach_journal::format::names::LEAF_FILE;
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::state::TrieDb;
 use crate::state::pages::quarantine::{QuarantineReason, Quarantined};
 
-/// Tries some of the pages whose time has come.
+/// Tries some of the quarantined pages that are due.
 pub(super) fn try_quarantined(db: &TrieDb) {
     let quarantine = &db.store.quarantine;
     for (listed, why) in quarantine.begin_due_trials(db.pace.now()) {
@@ -20,7 +20,7 @@ pub(super) fn try_quarantined(db: &TrieDb) {
             continue;
         }
         let Some(trie) = db.other_trie(namespace) else {
-            // It was dropped, and nothing of it is left.
+            // The namespace was dropped, and nothing of it is left.
             quarantine.forget(file, page);
             continue;
         };
@@ -28,7 +28,7 @@ pub(super) fn try_quarantined(db: &TrieDb) {
             try_leaf(&trie, page, &prefix)
         } else {
             trie.nodes.make_resident(prefix.first_key()).map(|()| {
-                // Back, made again, or replaced by another page.
+                // Readable, folded anew, or replaced by another page.
                 quarantine.forget(file, page);
                 db.store.release_from_quarantine(file, of);
             })
@@ -43,7 +43,7 @@ fn try_leaf(db: &TrieDb, page: u64, prefix: &Prefix) -> Result<()> {
     let _guard = db.store.grace_guard();
     let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {
-        // A good read brings it back by itself; so does a copy in the cache.
+        // A good read releases the page by itself; a cached copy does so below.
         db.store.leaf(at)?;
         db.store.note_good_read(LEAF_FILE, page);
     } else {

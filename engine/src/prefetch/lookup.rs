@@ -1,8 +1,7 @@
-//! Looking up the keys of prefetch requests, a key batch at a time. The state that is given is that of the
-//! request's namespace.
+//! Lookups of the keys of prefetch requests, a key batch at a time, in the trie of the request's namespace.
 //!
-//! Called by the prefetch task, and by readers that need a key before the task has come to it. Nothing is
-//! read from the device here: what is missing is given to the caller.
+//! Called by the prefetch task, and by readers that need a key before the task has looked it up. Nothing is read from
+//! the device here: the caller gets the missing pages.
 
 use std::sync::Arc;
 
@@ -20,22 +19,22 @@ use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::reader::PageRequest;
 use crate::state::view::View;
 
-/// How far the lookup of a key has come.
+/// The progress of a key's lookup.
 #[derive(Default)]
 struct KeyLookup {
-    /// The slots for its value.
+    /// The value cache's slots for the key.
     pair: SlotPair,
-    /// Where its page is.
+    /// The place of the key's page.
     at: Option<PageRef>,
-    /// Does the page have the value?
+    /// True when the page has the value.
     has_value: bool,
     page: Option<Arc<CachedPage>>,
-    /// The cell that it probably is in.
+    /// The cell that probably has the key.
     cell: Option<usize>,
 }
 
-/// Looks up the next key batch of a request, on a reader's thread, without those that overlays have: the reader finds
-/// them there. False when there is none left. The caller has entered the store.
+/// Looks up the next key batch of a request on a reader's thread, without keys in overlays, which the reader finds
+/// there. False when no batch is left. The caller holds a grace guard.
 pub(crate) fn look_up_for_reader(
     db: &TrieDb,
     prefetch: &PrefetchState,
@@ -54,10 +53,10 @@ pub(crate) fn look_up_for_reader(
     true
 }
 
-/// Looks up a key batch: values at hand go to the value cache, pages that are not cached are given to
+/// Looks up a key batch: puts values from memory into the value cache, and passes pages that are not cached to
 /// `missing`. `last` is the page of nodes that was missing last.
 ///
-/// Each step is taken for the whole batch, and asks for the memory that the next one reads.
+/// Each step is taken for the whole batch, and prefetches the memory that the next one reads.
 pub(super) fn look_up(
     db: &TrieDb,
     prefetch: &PrefetchState,
@@ -92,7 +91,7 @@ pub(super) fn look_up(
         let pages = found.iter().filter_map(|found| found.at.as_ref());
         pages.for_each(|at| cache.cpu_prefetch(at.page, step));
     }
-    // Or the batch under way is finished before they are read.
+    // One batch longer, since the batch under way may be finished before they are read.
     let through = db.store.batch() + 1;
     for (key, found) in keys.iter().zip(&mut found) {
         let Some(at) = found.at.take() else { continue };
@@ -114,7 +113,7 @@ pub(super) fn look_up(
     }
 }
 
-/// The first half of a lookup: in the index and among the pending changes.
+/// The first half of a lookup: in the index and in the buffered changes.
 fn look_up_in_index(
     db: &TrieDb,
     values: &ValueCache,
@@ -133,7 +132,7 @@ fn look_up_in_index(
         }
         let child = state.children().find(key);
         found.at = child_page(state, child);
-        // Nothing later than the session's commit is its value.
+        // No later commit has changed the region, so this is the value as of the session's commit.
         let same = state.last_commit() <= of.1;
         match (state.buffered_change(key), &found.at) {
             (Some(buffered), _) if same => {
@@ -149,7 +148,7 @@ fn look_up_in_index(
     }
 }
 
-/// Keeps the value of a key, of a namespace as of a commit, as its page has it; the caller knows that no change pends on it.
+/// Keeps the value of a key, by namespace and commit, as its page has it; the key has no buffered change.
 pub(super) fn cache_cell(
     values: &ValueCache,
     pair: SlotPair,

@@ -1,16 +1,15 @@
-//! Prefetching: pages are read, and values looked up, while the caller goes on.
+//! Prefetching: reads pages and looks up values while the caller goes on.
 //!
-//! The caller hands the keys over ([`requests`]) and is done. A task with a ring of its own looks them up
-//! in key batches ([`lookup`]): values at hand go to the value cache ([`value_cache`]), and pages that are not
-//! cached are read, as far as the ring has room; the values in them go there too. A reader that finds no
-//! value looks a key batch up itself before it looks for its own key, so that it need not wait for a
-//! task that has no processor. Keys beyond [`requests::WAITING`] are dropped, and read when they are
-//! needed.
+//! The caller hands the keys over ([`requests`]) and returns. A task with its own ring looks them up in key batches
+//! ([`lookup`]): values in memory go to the value cache ([`value_cache`]), pages that are not cached are read, as far
+//! as the ring has room, and the values in them go there too. A reader that finds no value looks a key batch up itself
+//! before it looks for its own key, so that it need not wait for a task without a processor. Keys beyond
+//! [`requests::WAITING`] are discarded, and read when they are needed.
 //!
-//! Reads that do not block ([`crate::Session::read_async`]) send the page that they need, which the task reads with the others.
+//! Reads that do not block ([`crate::Session::read_async`]) send the page that they need, and the task reads it.
 //!
-//! No answer depends on any of it: what the task does not read is read by whoever needs it. A reader that waits for a page is told when
-//! the task gives it up: its channel is dropped.
+//! No result depends on prefetching: pages that the task does not read are read when they are needed. A reader that
+//! waits for a page learns that the task has abandoned it when its channel is dropped.
 
 pub(crate) mod lookup;
 pub(crate) mod requests;
@@ -39,12 +38,12 @@ use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submissio
 use lookup::{cache_cell, look_up};
 use requests::{MissingItem, PageRequestPurpose, PrefetchRequest, PrefetchState, Reply};
 
-/// How often the task looks whether there is room for more announced pages.
+/// Time until the task checks again whether there is room for more announced pages.
 const ROOM_RETRY: Duration = Duration::from_millis(1);
-/// How long it waits for that, once a batch: sessions that only read never let go of theirs.
+/// The longest such wait, once a batch: sessions that only read never release their pages.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
+/// Pages taken from a full ring at once: each call costs as much as a page.
 const TAKEN: usize = 8;
 
 /// The prefetch task.
@@ -52,11 +51,11 @@ pub(crate) struct Prefetcher {
     db: Arc<TrieDb>,
     prefetch: Arc<PrefetchState>,
     reader: Option<PageReader<PageRequestPurpose>>,
-    /// The request that is being looked up, and the state of the trie that its keys are in.
+    /// The request that is being looked up, and the trie of its keys.
     request: Option<(Arc<PrefetchRequest>, Arc<TrieDb>)>,
-    /// What is missing and not asked for yet.
+    /// Missing items that are not enqueued yet.
     missing: VecDeque<MissingItem>,
-    /// Pages that readers wait for and that were on their way already.
+    /// Pages that readers wait for and that another reader is reading.
     elsewhere: Vec<(PageRef, Reply<Arc<CachedPage>>)>,
     /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
@@ -83,13 +82,14 @@ impl Prefetcher {
         }
     }
 
-    /// One step: fills the ring and takes in the pages that are done. A page that cannot be read is left
-    /// to whoever needs it, and so is everything while there is no ring.
+    /// One step: fills the ring and takes pages that are done. Pages that cannot be read are left to the readers that
+    /// need them, and so are all pages while there is no ring.
     pub(crate) fn step(&mut self) -> Step {
         match self.advance() {
             Ok(step) => step,
             Err(error) => {
-                // What is in flight is given up: dropping the reader waits for it, and tells those who wait.
+                // Abandons pages in flight: dropping the reader waits for them, and drops the channels of their
+                // readers.
                 self.reader = None;
                 self.failures += 1;
                 let wait = backoff(self.failures);
@@ -109,7 +109,7 @@ impl Prefetcher {
         }
         let wait = self.not_before.saturating_sub(db.pace.now());
         if !wait.is_zero() {
-            // Those who wait for a page read it themselves, as long as there is no ring.
+            // Readers that wait for a page read it themselves while there is no ring.
             self.missing.clear();
             self.elsewhere.clear();
             prefetch.discard_missing();
@@ -130,10 +130,10 @@ impl Prefetcher {
         let more = self.enqueue_missing(&mut reader);
         if reader.in_flight() > 0 {
             if more {
-                // Readers may be waiting for what was asked for.
+                // Readers may be waiting for enqueued pages.
                 reader.submit()?;
             } else {
-                // This submits, too.
+                // `wait` submits, too.
                 let count = (reader.in_flight() / 4).clamp(1, TAKEN);
                 if let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, count)? {
                     self.complete(purpose, done);
@@ -144,7 +144,7 @@ impl Prefetcher {
             }
             self.failures = 0;
             if !more {
-                // It has waited for a page and got it.
+                // The task has waited for a page and got it.
                 db.pace.heartbeat(Task::Prefetch);
             }
             self.reader = Some(reader);
@@ -157,10 +157,10 @@ impl Prefetcher {
         Ok(self.idle_step())
     }
 
-    /// Nothing is in flight, and nothing to be asked for.
+    /// The step when nothing is in flight, and nothing can be enqueued.
     fn idle_step(&self) -> Step {
         if self.request.is_some() {
-            // There is no room for more pages of its keys.
+            // There is no room for more pages of the request.
             self.db.pace.enter_stage(Task::Prefetch, IDLE);
             return if self.prefetch.try_pause() {
                 Step::IdleFor(ROOM_RETRY)
@@ -176,8 +176,8 @@ impl Prefetcher {
         if is_done { Step::Idle } else { Step::Continue }
     }
 
-    /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room
-    /// and there may be more keys: those who wait for what was asked for come first.
+    /// Enqueues pages as far as the ring has room and key batches miss some. True when the ring has room and there may
+    /// be more keys: enqueued pages are submitted first.
     fn enqueue_missing(&mut self, reader: &mut PageReader<PageRequestPurpose>) -> bool {
         while reader.has_room() {
             if self.missing.is_empty() && !self.find_missing() {
@@ -194,7 +194,8 @@ impl Prefetcher {
                 Some(MissingItem::LongValue(db, base, stored, answer)) => {
                     if !answer.is_canceled() {
                         let read = || overflow::value(&db, base, stored, true);
-                        // Where the application's hasher panics, its own thread is to see that: the reader reads it again.
+                        // The reader reads the value again, so that its own thread sees the panic of the application's
+                        // hasher.
                         let read = catch_unwind(AssertUnwindSafe(read));
                         let _panicked = read.map(|value| answer.send(value));
                     }
@@ -215,7 +216,7 @@ impl Prefetcher {
                 (Submission::ReadElsewhere(PageRequestPurpose::Reader(answer)), Some(at)) => {
                     self.elsewhere.push((at, answer));
                 }
-                // A page that is in flight for another key: this one gets no value, and finds the page.
+                // A page in flight for another key: this key's value is not cached, but its page is.
                 (Submission::InFlight | Submission::ReadElsewhere(_), _) => {}
                 (Submission::Loaded(purpose, done), _) => self.complete(purpose, Ok(done)),
             }
@@ -223,21 +224,21 @@ impl Prefetcher {
         false
     }
 
-    /// Takes what readers found missing, or looks up the next key batch. False when there is none, or no room for its
-    /// pages: those that were announced before it stay until they are used.
+    /// Takes items that readers found missing, or looks up the next key batch. False when there is none, or no room for
+    /// its pages: pages announced before stay until they are used.
     fn find_missing(&mut self) -> bool {
         if let Some(page) = self.prefetch.next_missing() {
             self.missing.push_back(page);
             return true;
         }
-        // Each turn claims a key batch or is done with a request; callers can add no more than
-        // [`requests::WAITING`] keys before this ends.
+        // Each turn claims a key batch or ends a request; at most [`requests::WAITING`] keys are added before this
+        // ends.
         loop {
             let Some((request, db)) = &self.request else {
                 let Some(request) = self.prefetch.next_request() else { return false };
                 match self.db.trie(request.namespace) {
                     Some(db) => self.request = Some((request, db)),
-                    // Its session has gone, and its trie after it.
+                    // The session was dropped, and its trie was removed since.
                     None => self.prefetch.release_request(&request),
                 }
                 continue;
@@ -260,7 +261,7 @@ impl Prefetcher {
         }
     }
 
-    /// Takes in a page that is done, for the key that it was read for.
+    /// Takes a page that is done, for its purpose.
     fn complete(&self, purpose: PageRequestPurpose, done: Result<LoadedPage>) {
         let values = &self.prefetch.values;
         match (done, purpose) {
@@ -282,19 +283,19 @@ impl Prefetcher {
     }
 }
 
-/// Is there room for more announced pages, or did the task wait long enough?
+/// True when there is room for more announced pages, or the task has waited long enough.
 fn has_room(db: &TrieDb, full: &mut Option<(u64, Duration)>) -> bool {
     let (batch, now) = (db.store.batch(), db.pace.now());
     let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
     let waited = now.saturating_sub(since) >= ROOM_TIMEOUT;
     let can_hold = db.store.cache.can_hold();
-    // After a wait that ran out, one page that is let go does not begin another wait.
+    // After a full wait, one released page does not begin another wait.
     *full = (waited || !can_hold).then_some((batch, since));
     waited || can_hold
 }
 
 impl Drop for Prefetcher {
-    /// Whether it has come to its end or has panicked.
+    /// Ends the hand-over, whether the task has ended or panicked.
     fn drop(&mut self) {
         self.prefetch.end();
     }

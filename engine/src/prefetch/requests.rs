@@ -1,8 +1,7 @@
-//! What sessions ask to have prefetched, on its way to the tasks that do it.
+//! Requests of sessions on their way to the prefetch task and to readers.
 //!
-//! Owned by [`PrefetchState`], which sessions and the prefetch task share. Invariants: no
-//! more than [`WAITING`] keys wait to be looked up; each key
-//! batch of a request is claimed once; a task that says it sleeps is woken by whatever comes after.
+//! Owned by [`PrefetchState`], which sessions and the prefetch task share. Invariants: no more than [`WAITING`] keys
+//! wait to be looked up; each key batch of a request is claimed once; whatever comes while the task sleeps wakes it.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,37 +24,37 @@ use crate::state::pages::reader::PageRequest;
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
 
-/// What is missing in memory.
+/// An item that is not in memory.
 pub(crate) enum MissingItem {
-    /// A page, and what it is read for.
+    /// A page, and why it is read.
     Page(PageRequest, PageRequestPurpose),
     /// The long value that the trie has stored in a state of this commit.
     LongValue(Arc<TrieDb>, u64, Stored, Reply<Result<Option<Value>>>),
 }
 
-/// What a page is read for.
+/// Why a page is read.
 #[derive(Debug)]
 pub(crate) enum PageRequestPurpose {
-    /// The nodes in it.
+    /// For the nodes in it.
     Nodes,
-    /// A key.
+    /// For a key.
     Key {
         namespace: u8,
         key: Key,
-        /// It has the key's value as of this commit.
+        /// Set when the page has the key's value as of this commit.
         value_as_of: Option<u64>,
     },
-    /// A reader that does not block ([`crate::Session::read_async`]).
+    /// For a reader that does not block ([`crate::Session::read_async`]).
     Reader(Reply<Arc<CachedPage>>),
 }
 
-/// Where a reader that does not block hears of what it wants, or that it has to read that itself. Either wakes it: code of
-/// the application, which may panic, and nobody else may suffer from that.
+/// Sends a result to a reader that does not block, or, when dropped, tells it to read by itself. Both wake it, which
+/// runs code of the application, which may panic; nobody else may suffer from that.
 #[derive(Debug)]
 pub(crate) struct Reply<T>(Option<oneshot::Sender<T>>);
 
 impl<T> Reply<T> {
-    /// Does nobody wait for it any more?
+    /// True when nobody waits for the reply any more.
     pub(super) fn is_canceled(&self) -> bool {
         self.0.as_ref().is_none_or(oneshot::Sender::is_canceled)
     }
@@ -79,20 +78,20 @@ pub(crate) struct PrefetchState {
     /// Values that were looked up for prefetch requests.
     pub(crate) values: ValueCache,
     requests: (Sender<Arc<PrefetchRequest>>, Receiver<Arc<PrefetchRequest>>),
-    /// Keys in the channel.
+    /// Number of keys that wait in the channel.
     waiting: AtomicUsize,
-    /// What readers found missing: in key batches that they looked up themselves, and for reads that do not block.
+    /// Items that readers found missing: in key batches that they looked up, and for reads that do not block.
     missing: (Sender<MissingItem>, Receiver<MissingItem>),
     /// The event on which the prefetch task is stepped.
     pub(crate) event: Event,
-    /// Does the prefetch task sleep until it is woken? Awake it looks again before it stops.
+    /// True while the prefetch task sleeps. Before it sleeps it checks its queues once more.
     asleep: AtomicBool,
-    /// Has the prefetch task ended?
+    /// True when the prefetch task has ended.
     ended: AtomicBool,
 }
 
 impl PrefetchState {
-    /// With a value cache of `values` bytes.
+    /// An empty hand-over, with a value cache of `values` bytes.
     pub(crate) fn new(runtime: &Executor, values: usize) -> Self {
         Self {
             values: ValueCache::new(values),
@@ -106,9 +105,9 @@ impl PrefetchState {
         }
     }
 
-    /// Hands over keys of the trie `db` whose values, pages, and nodes above these are to be brought in for a
-    /// session that reads commit `base`. Gives what its readers can help with; `None` when too many keys
-    /// wait already.
+    /// Hands over keys of the trie `db` whose values, pages, and nodes above these a session on commit `base` should
+    /// find in memory. Returns the request, for the session's readers to help with; `None` when too many keys wait
+    /// already.
     pub(crate) fn request(
         &self,
         db: &TrieDb,
@@ -134,7 +133,7 @@ impl PrefetchState {
         Some(request)
     }
 
-    /// Room for up to `keys` keys that wait.
+    /// Reserves room for up to `keys` waiting keys; returns their number.
     fn reserve(&self, keys: usize) -> usize {
         let waiting = self.waiting.fetch_add(keys, Ordering::Relaxed);
         let taken = keys.min(WAITING.saturating_sub(waiting));
@@ -147,23 +146,23 @@ impl PrefetchState {
         self.requests.1.try_recv().ok()
     }
 
-    /// All key batches of this request are claimed: there is room for others.
+    /// Releases the room of a request whose key batches are all claimed.
     pub(super) fn release_request(&self, request: &PrefetchRequest) {
         self.waiting.fetch_sub(request.keys.len(), Ordering::Relaxed);
     }
 
-    /// A reader has found this missing: the prefetch task is woken.
+    /// Hands over an item that a reader found missing, and wakes the prefetch task.
     pub(super) fn push_missing(&self, missing: MissingItem) {
         // The receiver lives as long as the sender.
         let _ = self.missing.0.send(missing);
         self.wake();
-        // Looked at after the send, as `ends` empties the channel after it said so: one of the two sees the other.
+        // Checked after the send, as `end` sets this flag before it empties the channel: one of the two sees the other.
         if self.ended.load(Ordering::SeqCst) {
             self.discard_missing();
         }
     }
 
-    /// Asks for what is missing. The receiver hears of a sender that was dropped when it is not read.
+    /// Requests a missing item. The receiver learns that it is not read when the sender is dropped.
     pub(crate) fn request_missing<T>(
         &self,
         missing: impl FnOnce(Reply<T>) -> MissingItem,
@@ -173,65 +172,65 @@ impl PrefetchState {
         receiver
     }
 
-    /// What a reader has found missing.
+    /// The next item that a reader found missing.
     pub(super) fn next_missing(&self) -> Option<MissingItem> {
         self.missing.1.try_recv().ok()
     }
 
-    /// Nothing that is missing will be read: those who wait for it read it themselves.
+    /// Discards missing items: their waiters read them themselves.
     pub(super) fn discard_missing(&self) {
         while self.next_missing().is_some() {}
     }
 
-    /// The prefetch task ends.
+    /// Ends the hand-over: the prefetch task has ended.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.discard_missing();
     }
 
-    /// Wakes the prefetch task: there is something for it.
+    /// Wakes the prefetch task.
     fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.event.notify();
         }
     }
 
-    /// The prefetch task works: false, it does not sleep.
+    /// Marks the prefetch task as awake; returns false, for [`Self::try_pause`].
     pub(super) fn stay_awake(&self) -> bool {
         self.asleep.store(false, Ordering::SeqCst);
         false
     }
 
-    /// The prefetch task goes to sleep; false when something has come meanwhile.
+    /// Marks the prefetch task as asleep; false when something has come meanwhile.
     pub(super) fn try_sleep(&self) -> bool {
         self.try_pause() && (self.requests.1.is_empty() || self.stay_awake())
     }
 
-    /// The same where it can take no more requests.
+    /// The same where the task can take no more requests.
     pub(super) fn try_pause(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         self.missing.1.is_empty() || self.stay_awake()
     }
 }
 
-/// Keys that a session wants prefetched, looked up in key batches by whoever has time.
+/// Keys that a session wants prefetched, looked up in key batches by the task and by the session's readers.
 pub(crate) struct PrefetchRequest {
     pub(super) namespace: u8,
     /// The commit that its session reads.
     pub(super) base: u64,
-    /// The batch under way when it was made: its keys are for that one or the next.
+    /// The batch under way when the request was made: its keys are for that batch or the next.
     pub(super) batch: u64,
     keys: Vec<Key>,
     next: AtomicUsize,
 }
 
 impl PrefetchRequest {
-    /// Are all key batches claimed?
+    /// True when all key batches are claimed.
     pub(crate) fn is_done(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.keys.len()
     }
 
-    /// The next key batch, for the caller alone.
+    /// Claims the next key batch.
     pub(crate) fn claim(&self) -> Option<&[Key]> {
         if self.is_done() {
             return None;
@@ -246,12 +245,12 @@ impl PrefetchRequest {
 #[derive(Default)]
 pub(crate) struct PrefetchRequests {
     waiting: VecDeque<Arc<PrefetchRequest>>,
-    /// Keys of these.
+    /// Number of keys of these requests.
     keys: usize,
 }
 
 impl PrefetchRequests {
-    /// Adds a request. Of older ones those stay that are not done, up to [`WAITING`] keys in all.
+    /// Adds a request. Keeps older ones with unclaimed keys, up to [`WAITING`] keys in all.
     pub(crate) fn push(&mut self, request: Arc<PrefetchRequest>) {
         self.keys += request.keys.len();
         self.waiting.push_back(request);
@@ -264,7 +263,7 @@ impl PrefetchRequests {
         }
     }
 
-    /// The first that has keys left to look up.
+    /// The oldest request with unclaimed keys.
     pub(crate) fn first(&mut self) -> Option<Arc<PrefetchRequest>> {
         while let Some(one) = self.waiting.front()
             && one.is_done()

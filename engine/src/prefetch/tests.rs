@@ -8,9 +8,9 @@ use crate::state::pages::index::PageRef;
 use crate::state::pages::reader::{PageReader, PageRequest, Submission};
 use crate::{Db, Geometry, Options};
 
-/// A close gives up what is on its way. A page that the flush had moved, and whose file was cut since, cannot be read
-/// then, which nobody needs to hear of: the simulated disk, which wants each error to be looked at, ended a test
-/// of the history there.
+/// A close abandons reads in flight. A read of a page that the flush has moved, and whose file was cut since, fails
+/// then, which matters to nobody; the simulated disk, which wants each error handled, ended a test of the history
+/// there.
 #[test]
 fn a_reader_that_goes_takes_what_is_on_its_way() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });

@@ -1,15 +1,15 @@
-//! The value cache: what requested keys had as of a commit.
+//! The value cache: values of requested keys as of a commit.
 //!
 //! A lookup waits for cold memory several times in a row. Keys that a session wants prefetched
-//! ([`crate::Session::prefetch`]) are looked up in key batches whose waits overlap
-//! ([`crate::read::key_batch`]), and what was found is kept here, one slot of two cache lines for each key.
+//! ([`crate::Session::prefetch`]) are looked up in key batches whose waits overlap ([`crate::read::key_batch`]), and
+//! their values are kept here, in a slot of two cache lines for each key.
 //!
-//! Invariants: what is here for a namespace, a key and a commit is the key's value as of that commit, which never
-//! changes, so an entry is right or absent, never old. A slot is taken over by a newer commit only; a key
-//! without a free slot, or with a longer value, is absent. Any thread may read and write.
+//! Invariants: an entry for a namespace, a key and a commit has the key's value as of that commit, which never changes,
+//! so an entry is right or absent, never stale. A slot is reused by a newer commit only; a key without a free slot, or
+//! with a longer value, is absent. Any thread may read and write.
 //!
-//! A slot is a sequence lock without a count: its mark names the commit, which only grows, and the namespace;
-//! under one commit a slot is written once. A reader that finds its mark before and after has read one value.
+//! A slot is a sequence lock without a count: its mark has the commit, which only grows, and the namespace; under one
+//! commit a slot is written once. A reader that finds the same mark before and after has read one value.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -21,7 +21,7 @@ use pleach_io::huge_pages;
 const SLOT: usize = 1 + KEY + VALUE;
 const KEY: usize = 4;
 const VALUE: usize = 11;
-/// Longest value that has room.
+/// Bytes of the longest value that has room.
 pub(crate) const MAX_VALUE: usize = VALUE * 8;
 /// Slots that a key may have.
 const WAYS: usize = 2;
@@ -31,32 +31,32 @@ const BUSY: u64 = u64::MAX;
 /// In place of a length: the key has no value.
 const ABSENT: u64 = 0xff;
 
-/// Two cache lines. The first word is the mark: 0 when empty, [`BUSY`], else one more than the commit (48 bits), the namespace,
-/// and the value's length. Key and value follow.
+/// Two cache lines. The first word is the mark: 0 when empty, [`BUSY`], else the commit plus 1 (48 bits), the
+/// namespace, and the value's length. Key and value follow.
 type ValueSlot = [AtomicU64; SLOT];
 
-/// What a key has.
+/// The cached value of a key.
 pub(crate) struct PrefetchedValue {
     bytes: [u8; MAX_VALUE],
-    /// `None` when it has no value.
+    /// `None` when the key has no value.
     len: Option<usize>,
 }
 
 impl PrefetchedValue {
-    /// The value, if there is one.
+    /// The value, if the key has one.
     pub(crate) fn value(&self) -> Option<&[u8]> {
         self.len.map(|len| &self.bytes[..len])
     }
 }
 
-/// The slots of a table that a key's value may be in.
+/// The slots of a table that may have a key's value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotPair(usize);
 
 /// The value cache, a table of fixed size.
 pub(crate) struct ValueCache {
     words: Vec<AtomicU64>,
-    /// The words before the first slot, which begins a cache line.
+    /// Number of words before the first slot, which begins a cache line.
     unused: usize,
 }
 
@@ -64,7 +64,7 @@ impl ValueCache {
     /// A table of at most `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         let slots = (bytes / size_of::<ValueSlot>()).max(WAYS);
-        // Rounded down to a power of two. Fewer words more than those of a slot do not make another pair.
+        // Rounded down to a power of two. The additional words are fewer than a slot's and make no other pair.
         let words = huge_pages::zeroed((1 << slots.ilog2()) * SLOT + SLOT - 1);
         let unused = words.as_ptr().align_offset(size_of::<ValueSlot>());
         Self { words, unused }
@@ -75,13 +75,13 @@ impl ValueCache {
         size_of_val(&*self.words)
     }
 
-    /// Asks for the memory that [`Self::put`] writes.
+    /// Prefetches the memory that [`Self::put`] writes.
     #[inline]
     pub(crate) fn cpu_prefetch(&self, pair: SlotPair) {
         cpu_prefetch(&self.pairs()[pair.0][0]);
     }
 
-    /// The slots that a key's value may be in.
+    /// The slots that may have a key's value.
     #[inline]
     pub(crate) fn slots_of(&self, namespace: u8, key: &Key) -> SlotPair {
         // Namespaces with the same keys do not share their slots.
@@ -91,7 +91,7 @@ impl ValueCache {
         SlotPair(usize::try_from(hash & mask).expect("an index"))
     }
 
-    /// Keeps what a namespace's `key`, whose slots are `pair`, has as of `commit`, if one of these is free for it.
+    /// Keeps the value of a namespace's `key` as of `commit`, if one of the key's slots `pair` is free for it.
     pub(crate) fn put(
         &self,
         pair: SlotPair,
@@ -108,7 +108,7 @@ impl ValueCache {
         for slot in &self.pairs()[pair.0] {
             let (own_mark, own_key, own_value) = split_slot(slot);
             let before = own_mark.load(Ordering::Relaxed);
-            // Of this commit, of a later one, or being written.
+            // The slot is of this commit, of a later one, or being written.
             if before >> 16 > commit {
                 if before >> 8 == mark >> 8 && has_key(own_key, key) {
                     return;
@@ -120,7 +120,7 @@ impl ValueCache {
             if taken.is_err() {
                 continue;
             }
-            // The mark that keeps readers out comes before all that follows.
+            // The mark that keeps readers out is stored before all that follows.
             fence(Ordering::Release);
             for (to, word) in own_key.iter().zip(words(key)) {
                 to.store(word, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl ValueCache {
         }
     }
 
-    /// What a namespace's `key` has as of `commit`, if that is here.
+    /// The value of a namespace's `key` as of `commit`, if it is cached.
     #[inline]
     pub(crate) fn get(&self, namespace: u8, commit: u64, key: &Key) -> Option<PrefetchedValue> {
         self.get_in(self.slots_of(namespace, key), (namespace, commit), key)
@@ -163,7 +163,7 @@ impl ValueCache {
                 }
                 value.len = Some(len);
             }
-            // All that was read was read before the mark is looked at again.
+            // All words are read before the mark is read again.
             fence(Ordering::Acquire);
             if own_mark.load(Ordering::Relaxed) == mark {
                 return Some(value);
@@ -199,7 +199,7 @@ fn has_key(own: &[AtomicU64], key: &Key) -> bool {
     own.iter().zip(words(key)).all(|(own, word)| own.load(Ordering::Relaxed) == word)
 }
 
-/// The bytes in words, the last one filled up with zeros.
+/// The bytes as words, the last one filled up with zeros.
 #[inline]
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks(8).map(|chunk| {
@@ -242,7 +242,7 @@ mod tests {
             for number in 0..200 {
                 let value = value(commit, number);
                 put(commit, &key(number), (number % 5 > 0).then_some(&value));
-                // A second one of the same commit changes nothing.
+                // A second value of the same commit changes nothing.
                 put(commit, &key(number), Some(b"other"));
             }
             for number in 0..200 {
@@ -312,7 +312,7 @@ mod tests {
                 }
             }
             done.store(true, Ordering::Relaxed);
-            // The last commit's values stay: the reader finds them at the latest now.
+            // The last commit's values stay: the reader finds them now at the latest.
             reader.join().expect("no torn value")
         });
         assert!(seen > 0);

@@ -1,5 +1,4 @@
-//! The commits of an open database: their order, the newest of them, what they replaced, and the
-//! overlays over them.
+//! The commits of an open database: their order, the newest one, their undo, and the overlays over them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,15 +24,15 @@ pub(crate) struct Commits {
     pub(crate) sequencer: Sequencer,
     tip: Mutex<Tip>,
     published: AtomicU64,
-    /// What commits have replaced.
+    /// Undo of the commits.
     pub(crate) undo: Arc<Undo>,
     /// The live overlays.
     pub(crate) overlays: Arc<Overlays>,
-    /// Time of the runtime, for pins.
+    /// The runtime's clock, for the age of pins.
     clock: PinClock,
 }
 
-/// Tells the time.
+/// Returns the time since an arbitrary start.
 type PinClock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 impl Commits {
@@ -62,7 +61,7 @@ impl Commits {
         self.published.load(Ordering::Acquire)
     }
 
-    /// A commit becomes the newest one. The caller holds the sequencer's lock.
+    /// Makes `tip` the newest published commit. The caller holds the sequencer's lock.
     pub(crate) fn publish(&self, tip: Tip) {
         let number = tip.number;
         *self.lock_tip() = tip;
@@ -90,13 +89,12 @@ impl Commits {
         Ok((view, Tip { number: commit, roots, blob }))
     }
 
-    /// A second view of the same state, if that can still be read.
+    /// A second view of the same state.
     pub(crate) fn clone_view(&self, view: &View) -> View {
         self.view(view.base, view.overlays())
     }
 
-    /// A view of a commit under these overlays. What later commits have replaced is still kept: the
-    /// commit is the newest one, or pinned by somebody else.
+    /// A view of a commit under these overlays. The commit is the newest one, or another pin holds it.
     pub(crate) fn view(&self, base: u64, overlays: &Chain) -> View {
         let pin = self.undo.pin(base, (self.clock)());
         View::new(pin, overlays, Arc::clone(&self.undo))
@@ -112,7 +110,7 @@ impl Commits {
         Ok(Tip { number: commit, roots, blob })
     }
 
-    /// Who holds which commit.
+    /// All pins, the oldest commits first.
     pub(crate) fn pins(&self) -> Vec<Pin> {
         self.undo.pins((self.clock)())
     }

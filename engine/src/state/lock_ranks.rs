@@ -2,12 +2,12 @@
 
 use pleach_beatree::lock_order::Rank;
 
-/// Read while nodes must stay in memory. A batch holds it in its finish, and in a commit around a refold.
+/// Read while nodes must stay in memory: by a batch in its finish, and in a commit around a refold.
 pub(in crate::state) const NODE_GATE: Rank = Rank::new(1, "the node gate").repeatable();
-/// Held while regions or their layouts are replaced. A commit that was overtaken too often holds those of
-/// all tries, in the order of their namespaces.
+/// Held while regions or their layouts are replaced. A commit that was overtaken too often holds the structure of all
+/// tries, in the order of their namespaces.
 pub(in crate::state) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
-/// Held while the log is synced. Others write meanwhile.
+/// Held while the log is synced. Other threads may write meanwhile.
 pub(in crate::state) const SYNC: Rank = Rank::new(3, "a sync of the log");
 /// The log's writer.
 pub(in crate::state) const WRITER: Rank = Rank::new(4, "the log writer");

@@ -1,18 +1,17 @@
-//! The state of an open database, in parts. Each part has private fields and its own methods; those below
-//! know nothing of those above.
+//! The state of an open database, in parts. A part has private fields and does not know the parts that use it.
 //!
 //! | part | owns |
 //! |---|---|
-//! | [`pace`] | who waits for whom; what tasks are at ([`pace::beats`], [`pace::foreground`]); shares of memory, when flushes and checkpoints are due ([`pace::budget`]) |
-//! | [`pages::index`] | regions: where pages lie, nodes, pending changes; pages due for a flush |
+//! | [`pace`] | who waits for whom; the stages of tasks ([`pace::beats`], [`pace::foreground`]); shares of memory, when flushes and checkpoints are due ([`pace::budget`]) |
+//! | [`pages::index`] | regions: places of pages, nodes, buffered changes; pages due for a flush |
 //! | [`pages::store`] | leaf pages: reading ([`pages::in_flight`], [`pages::reader`]), cache, grace periods, [`pages::quarantine`] |
-//! | [`pages::space`] | which pages of the leaf and overflow files are taken |
+//! | [`pages::space`] | which pages of the leaf and overflow files are in use |
 //! | [`pages::nodes`] | regions' nodes beyond memory |
 //! | [`commits`] | order ([`order::sequencer`]), tip, [`history`] with pins and the window, [`overlays`]; a [`view`] is what a session reads |
 //! | [`order::images`] | superblocks, numbers of flushes and images |
 //! | [`replica`] | of a read-only open: following the writer's log |
 //!
-//! [`pages::overflow`] reads and writes long values, [`pages::long_values`] has those in memory that were read.
+//! [`pages::overflow`] reads and writes long values, [`pages::long_values`] keeps long values that were read.
 //!
 //! # Order of locks
 //!
@@ -22,25 +21,24 @@
 //! | rank | lock | held over I/O |
 //! |---|---|---|
 //! | 0 | images: maker, by a load and a close; no task takes it | yes |
-//! | 1 | undo: reading back, by who reads an older state; after the gate | yes (the log) |
-//! | 0 | replica: source, then its gate, by who follows the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
+//! | 1 | undo: reading back, by a reader of an older state; after the gate | yes (the log) |
+//! | 0 | replica: source, then its gate, by a thread that applies the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
 //! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
-//! | 1 | [`NODE_GATE`](lock_ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
-//! | 2 | [`STRUCTURE`](lock_ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, those of all tries in the order of their namespaces | yes, a commit that refolds |
+//! | 1 | [`NODE_GATE`](lock_ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be nested; the flush tries to write it, to evict nodes and to join regions, and does not wait | yes |
+//! | 2 | [`STRUCTURE`](lock_ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, in all tries in the order of their namespaces | yes, a commit that refolds |
 //! | 3 | [`SYNC`](lock_ranks::SYNC): a sync of the log | yes (the log) |
 //! | 4 | [`WRITER`](lock_ranks::WRITER): the log's writer | yes (the log) |
 //! | 5 | [`SEQUENCER`](lock_ranks::SEQUENCER): the sequencer's state | no |
 //! | 6 | [`TIP`](lock_ranks::TIP): the newest commit | no |
 //! | 7 | [`MOVES`](lock_ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
+//! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: leaf map, overflow map, then tentative; nodes: pages; in flight; pace; quarantine | no, except that page files grow and are cut under the locks of their space |
 //! | 9 | images: superblocks; log segments: changing, then their state | yes |
 //!
-//! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
-//! one exception holds the structure, so that there is one such thread: a flush keeps the regions that it
-//! splits or joins until what replaces them is in the index. Who holds one of rank 9 waits for no other but as the table
-//! says.
+//! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The one exception
+//! holds the structure, so only one thread can be in it: a flush keeps the regions that it splits or joins until their
+//! replacements are in the index. With a lock of rank 9 a thread waits for another one only in the table's order.
 
 pub(crate) mod commits;
 pub(crate) mod history;
@@ -78,11 +76,11 @@ use pages::store::Store;
 use replica::Replica;
 use tries::{Trie, Tries};
 
-/// What all tries of an open database share.
+/// An open database: what all its tries share.
 pub(crate) struct Database {
     pub(crate) hasher: Hasher,
     pub(crate) options: Options,
-    /// The process that has opened it: another one that was forked since is refused.
+    /// The process that opened the database. A process forked from it is refused.
     pub(crate) home: ProcessTag,
     pub(crate) runtime: Executor,
     pub(crate) counters: Arc<Counters>,
@@ -91,22 +89,22 @@ pub(crate) struct Database {
     pub(crate) pace: Arc<Pace>,
     pub(crate) store: Arc<Store>,
     pub(crate) space: PageSpace,
-    /// Bytes that commits may put before the device is asked again how much room it has.
+    /// Bytes that commits may still write before the engine asks the device again for its free room.
     pub(crate) credit: AtomicU64,
     pub(crate) long_values: LongValues,
     pub(crate) commits: Commits,
     pub(crate) images: Images,
-    /// Where nodes are that are not in memory.
+    /// Files with the nodes that are not in memory.
     pub(crate) node_files: Arc<NodeFiles>,
     /// The tries of all namespaces.
     pub(crate) tries: Tries,
-    /// Of a read-only open: what keeps its state that of the newest record.
+    /// Follows the log of the writing process; in a read-only open only.
     pub(crate) replica: Option<Replica>,
     /// Keeps other processes out while any handle lives.
     pub(crate) _lock: Box<dyn Send + Sync>,
 }
 
-/// The state of one trie of an open database: what is its own, and what all share.
+/// An open database as one of its tries has it: what is the trie's own, and by `Deref` what all tries share.
 pub(crate) struct TrieDb {
     shared: Arc<Database>,
     pub(crate) namespace: u8,
@@ -116,18 +114,18 @@ pub(crate) struct TrieDb {
 }
 
 impl TrieDb {
-    /// One of the tries of `shared`.
+    /// Trie `trie` of the database `shared`.
     pub(crate) fn new(shared: Arc<Database>, trie: Trie) -> Self {
         let Trie { namespace, kind, index, nodes, .. } = trie;
         Self { shared, namespace, kind, index, nodes }
     }
 
-    /// The state of another namespace of the same database, if there is one.
+    /// Another trie of the same database, if the namespace has one.
     pub(crate) fn other_trie(&self, namespace: u8) -> Option<Self> {
         Some(Self::new(Arc::clone(&self.shared), self.tries.get(namespace)?))
     }
 
-    /// The state of a namespace of the same database, dropped or not, while there is one.
+    /// The trie of a namespace of the same database, dropped or not, if there is one.
     pub(crate) fn trie(self: &Arc<Self>, namespace: u8) -> Option<Arc<Self>> {
         if namespace == self.namespace {
             return Some(Arc::clone(self));
@@ -144,7 +142,7 @@ impl std::ops::Deref for TrieDb {
 }
 
 impl Database {
-    /// Leaf pages of a trie have come, or gone.
+    /// Adds `by` to the number of leaf pages of tries of this kind; `by` may be negative.
     pub(crate) fn count_leaf_pages(&self, kind: TrieKind, by: isize) {
         Counters::change(&self.counters.leaf_pages, by);
         if kind == TrieKind::Merkle {
@@ -158,7 +156,7 @@ impl Database {
         end.saturating_since(self.images.replay_start())
     }
 
-    /// Bytes of log that are kept for processes that read beside this one. A device that is short of room has none for them.
+    /// Bytes of log that are kept for processes that read beside this one; 0 while the device is short of room.
     pub(crate) fn kept_log_bytes(&self) -> u64 {
         let default = if self.commits.undo.has_history() { KEPT_LOG_MIB } else { 0 };
         let mib = self.options.kept_log_mib.unwrap_or(default);
@@ -167,38 +165,38 @@ impl Database {
         if is_short { 0 } else { mib.saturating_mul(1 << 20).min(most) }
     }
 
-    /// While this is held a replica's state stays as it is; any other's publications look after themselves.
+    /// Keeps a replica's state unchanged while the guard lives. `None` in a database that is no replica.
     pub(crate) fn hold_replica(&self) -> Option<impl Drop> {
         self.replica.as_ref().map(Replica::hold)
     }
 
-    /// Are all leaf pages cached and all nodes in memory?
+    /// True when all leaf pages are cached and all nodes are in memory.
     pub(crate) fn is_all_in_memory(&self) -> bool {
         !self.node_files.can_evict() && self.store.is_all_cached()
     }
 
-    /// Regions of all tries.
+    /// Number of regions of all tries.
     pub(crate) fn region_count(&self) -> u64 {
         let tries = self.tries.list();
         tries.iter().map(|trie| trie.index.load().regions().len() as u64).sum()
     }
 
-    /// About how many pages an image takes: a page for each region, and what pends, with `more` bytes.
+    /// About how many pages an image takes: a page for each region, and the buffered changes with `more` bytes.
     pub(crate) fn image_pages(&self, more: u64) -> u64 {
         let buffered = self.counters.pending_bytes.load(Ordering::Relaxed) + more;
-        // Each trie's pending changes begin on a page of their own.
+        // Each trie's buffered changes begin on a page of their own.
         self.region_count() + buffered / 4096 + self.tries.list().len() as u64
     }
 
-    /// Lets nodes of all tries leave while they take more than their share. Says whether it did anything; it
-    /// does nothing while a batch is under way.
+    /// Evicts nodes of all tries while they take more than their share. True when it did anything; it does nothing
+    /// while a batch is under way.
     pub(crate) fn evict_nodes(&self) -> Result<bool> {
         let tries = self.tries.list();
         let nodes: Vec<&NodeStore> = tries.iter().map(|trie| &*trie.nodes).collect();
         self.node_files.evict_nodes(&nodes)
     }
 
-    /// Tries the node pages that are aside, for an image that is about to be begun.
+    /// Tries the quarantined node pages again, before an image is begun.
     pub(crate) fn retry_quarantined_nodes(&self) -> Result<()> {
         let quarantine = &self.store.quarantine;
         if quarantine.len() == 0 {
@@ -213,14 +211,14 @@ impl Database {
         Ok(())
     }
 
-    /// The leaf cache gets what the index leaves of its share, as large as that is by now.
+    /// Measures the index; the leaf cache gets the rest of their common share.
     pub(crate) fn measure_index(&self) {
         let bytes = |trie: &Trie| trie.index.load().bytes();
         self.budget.set_index(self.tries.list().iter().map(bytes).sum());
         self.fit_cache();
     }
 
-    /// The leaf cache gets what the parts that come and go leave of its share.
+    /// Gives the leaf cache what undo, long values and overlays leave of its share.
     pub(crate) fn fit_cache(&self) {
         let undo = usize::try_from(self.commits.undo.bytes()).unwrap_or(usize::MAX / 8);
         let (kept, overlays) = (undo + self.long_values.bytes(), self.commits.overlays.bytes());
@@ -228,13 +226,13 @@ impl Database {
         self.budget.fit_leaf_cache(kept, overlays, |bytes| cache.set_budget(bytes));
     }
 
-    /// A failed write or sync: refuses all further writes.
+    /// Refuses all further writes, after a failed write or sync.
     pub(crate) fn poison(&self, error: &Error) {
         self.commits.sequencer.poison(error);
         self.pace.notify();
     }
 
-    /// Is there room for a commit? One that only deletes may take what is kept in reserve.
+    /// Refuses a commit that the device has no room for. A commit that only deletes may use the reserve.
     pub(crate) fn admit(&self, demand: SpaceDemand) -> Result<()> {
         let (sequencer, order) = (&self.commits.sequencer, Ordering::Relaxed);
         let spend = |credit: u64| credit.checked_sub(demand.log + demand.overflow);
@@ -243,7 +241,7 @@ impl Database {
         }
         let (segments, end) = (&sequencer.segments, sequencer.lock().log_end());
         let puts = demand.leaf + demand.overflow > 0;
-        // The device is not asked again before so much more is put: it is a system call.
+        // The device is not asked again until this many more bytes are written: asking is a system call.
         let credit = if puts { segments.size() / 32 } else { 0 };
         let images = self.images.missing_image_bytes(self.image_pages(demand.log + credit));
         let leaf = self.counters.pending_bytes.load(order) + demand.leaf + credit;
@@ -261,7 +259,7 @@ impl Database {
         found
     }
 
-    /// Does somebody want all that pends flushed, and does the flush come further?
+    /// True while somebody waits until all buffered changes are flushed, and the flush makes progress.
     pub(crate) fn is_being_drained(&self) -> bool {
         self.pace.is_draining()
             && self.counters.pending_entries.load(Ordering::Relaxed) > 0
@@ -269,12 +267,12 @@ impl Database {
             && self.pace.flush_error(self.commits.published()).is_none()
     }
 
-    /// Would checkpoints give room back: of log, which the two newest keep, or of an image that was far larger?
+    /// True when checkpoints would free room: log that the two newest keep, or most of an image's file.
     pub(crate) fn can_checkpoint_free_room(&self) -> bool {
         let (sequencer, device) = (&self.commits.sequencer, &self.store.device);
         let (size, end) = (sequencer.segments.size(), sequencer.lock().log_end());
         let newest = self.images.newest().image.pages;
-        // As far as a larger batch makes them, they stay.
+        // A file stays as long as a larger batch makes it.
         let most = 2 * image_file_bytes(self.image_pages(0).max(newest.into())) + size / 16;
         let is_long = |name: &&str| -> Result<bool, IoError> {
             Ok(device.len(&device.open(name, OpenMode::Read)?)? > most)
@@ -287,17 +285,17 @@ impl Database {
             || IMAGES.iter().any(|name| is_long(name).unwrap_or(false))
     }
 
-    /// Makes room in the log for a record; a full disk shows here, and nothing happened.
+    /// Reserves room in the log for a record of `bytes` bytes. On a full disk it fails, and nothing has changed.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
         self.notify_if_poisoned(self.commits.sequencer.make_room(bytes))
     }
 
-    /// Prepares the log up to a position, ahead of its use.
+    /// Prepares the log up to a position, before it is needed.
     pub(crate) fn prepare_log(&self, upto: LogPos) -> Result<()> {
         self.notify_if_poisoned(self.commits.sequencer.prepare(upto))
     }
 
-    /// Others may be waiting for what will not come.
+    /// Wakes all waiters after a failed write: what they wait for will not come.
     fn notify_if_poisoned<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if error.is_poisoned() {
@@ -306,7 +304,7 @@ impl Database {
         })
     }
 
-    /// Counters and levels.
+    /// Counters and gauges.
     pub(crate) fn metrics(&self) -> Metrics {
         let (sequencer, mut metrics) = (&self.commits.sequencer, self.counters.snapshot());
         metrics.log_bytes = sequencer.log_bytes();
@@ -333,8 +331,8 @@ impl Database {
     }
 }
 
-/// Held over work that must not be left half done: a panic in it (in a user's hasher, in an
-/// assertion) poisons the database, so that nobody waits for what will not come.
+/// Held over work that must not stop half done: a panic in it (in a user's hasher, in an assertion) poisons the
+/// database, so that nobody waits for ever.
 pub(crate) struct PanicGuard<'a>(pub(crate) &'a Database);
 
 impl Drop for PanicGuard<'_> {

@@ -1,13 +1,13 @@
-//! The state of a read-only open: a replica of what another process writes, kept up by that one's log.
+//! The state of a read-only open: a replica of another process's database, kept up by that process's log.
 //!
-//! An operation on it reads under the gate, and nothing in memory changes meanwhile. What the writer does to the files does:
-//! a page or a run that the replica names may have been given up and written again. Each page has its number, tag and checksum, and each
-//! long value its hash, so whoever reads such a page gets an error; the log says where the page is by then, since a page is
-//! written again only when its location record is durable. So the operation lets go of the gate, the replica catches
-//! up, and the operation is tried once more. An error that comes again at the same place is damage when the log has brought
-//! nothing in between, or when it comes there again and again.
+//! An operation on the replica reads under the gate, and nothing in memory changes meanwhile. The files may change: the
+//! writer may have freed a page or a run that the replica names, and written it again. Each page has its number, tag
+//! and checksum, and each long value its hash, so a reader of such a page gets an error; by then the log says where the
+//! page is, since a page is written again only when its location record is durable. So the operation releases the gate,
+//! the replica catches up, and the operation is repeated. An error at the same place is damage when no record came in
+//! between, or when it keeps coming there.
 //!
-//! Locks: the gate, before all others but that of an overlay's chunks; whoever catches up takes the source, then the gate for writing.
+//! Locks: the gate, before all but that of an overlay's chunks. Catching up takes the source, then writes the gate.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -19,11 +19,11 @@ use super::Database;
 use crate::error::{Error, Result};
 
 impl Database {
-    /// Does something with the state of commit `base`; in a replica once more where what it reads has moved.
+    /// Runs an operation on the state of commit `base`; in a replica again when a page that it reads has moved.
     ///
     /// # Errors
-    /// Those of `what`; [`IoError::Forked`](pleach_io::IoError::Forked) in a process that was forked since the database was
-    /// opened.
+    /// Those of `operation`; [`IoError::Forked`](pleach_io::IoError::Forked) in a process that was forked since the
+    /// database was opened.
     #[inline]
     pub(crate) fn run_read<T>(
         &self,
@@ -39,31 +39,31 @@ impl Database {
 }
 
 thread_local! {
-    /// Is an operation of this thread under way, which tries again by itself?
+    /// True while an operation of this thread is under way, which is repeated by itself.
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Where the records come from, and what applies them.
+/// Reads the writer's records and applies them.
 pub(crate) trait ReplicaSource: Send {
-    /// Applies the records that have come to the state, which nobody reads meanwhile, and what the newest superblock says of the
-    /// history. Says whether any came.
+    /// Applies new records to the state, which nobody reads meanwhile, and what the newest superblock says of the
+    /// history. True when any came.
     ///
     /// # Errors
-    /// [`Error::SnapshotTooOld`] where the log does not reach back any more; those of reading, and damage.
+    /// [`Error::SnapshotTooOld`] where the log does not reach back far enough any more; errors of reading, and damage.
     fn catch_up(&mut self, db: &Database) -> Result<bool>;
 }
 
-/// What keeps a state a replica.
+/// Keeps the state of a read-only open up with the writer's log.
 pub(crate) struct Replica {
     source: Mutex<Box<dyn ReplicaSource>>,
     gate: RwLock<()>,
-    /// Grows with each catching up that has found something.
+    /// Grows each time that catching up applies records.
     version: AtomicU64,
-    /// The state has ended; the oldest commit that another open could read.
+    /// Set when the state has ended: the oldest commit that another open could read.
     ended: OnceLock<u64>,
 }
 
-/// An operation of a replica is under way on this thread.
+/// Held while an operation of a replica is under way on this thread.
 struct OperationGuard<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 impl<'a> OperationGuard<'a> {
@@ -86,15 +86,15 @@ impl Replica {
         Self { source: Mutex::new(source), gate, version, ended }
     }
 
-    /// While this is held the state stays as it is.
+    /// Keeps the state unchanged while the guard lives.
     pub(crate) fn hold(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.read_recursive()
     }
 
-    /// Brings the state to the end of the log. Says whether anything came.
+    /// Applies the log to its end. True when any record came.
     ///
     /// # Errors
-    /// Those of the source. [`Error::SnapshotTooOld`] is the end of this state: nothing of it can be read any more.
+    /// Those of the source. After [`Error::SnapshotTooOld`] nothing of this state can be read any more.
     pub(crate) fn catch_up(&self, db: &Database) -> Result<bool> {
         let mut source = self.source.lock();
         let _alone = self.gate.write();
@@ -102,15 +102,15 @@ impl Replica {
         if let Err(Error::SnapshotTooOld { oldest, .. }) = &came {
             self.ended.get_or_init(|| *oldest);
         }
-        // An error may come behind records that were applied.
+        // Records may have been applied before an error.
         if !matches!(came, Ok(false)) {
             self.version.fetch_add(1, Ordering::Release);
         }
         came
     }
 
-    /// Does something with the state of commit `base`, again while what it reads has moved. What fails at the same place in two
-    /// tries, though no record has come, is damage; so is what goes on failing there.
+    /// Runs an operation on the state of commit `base`, and repeats it while its pages move. An error at the same place
+    /// twice without a record in between is damage, and so is one that comes there [`MAX_SAME_PLACE`] times more.
     pub(crate) fn run_read<T>(
         &self,
         db: &Database,
@@ -131,10 +131,10 @@ impl Replica {
             let done = db.commits.undo.check_in_window(base).and_then(|()| operation());
             drop(reading);
             let Err(error) = done else { return done };
-            // Only bytes of a file may have moved.
+            // Only an error with a place in a file can come from a page that moved.
             let Some(place) = error.place() else { return Err(error) };
             let came = self.catch_up(db).map_err(|error| match error {
-                // The log is gone, and with it the state.
+                // The log does not reach back any more, so the state has ended.
                 Error::SnapshotTooOld { oldest, .. } => too_old(oldest),
                 error => error,
             })?;
@@ -150,8 +150,7 @@ impl Replica {
     }
 }
 
-/// Tries of an operation. A page must be given up and written again between the reading of the log and that of
-/// the page, each time.
+/// Attempts of an operation. Each fails only if a page was freed and written again since the log was read.
 const TRIES: u32 = 64;
-/// Tries after the first that fail at the same place, though records come, before that is damage.
+/// Attempts after the first that fail at the same place, though records come, before that is damage.
 const MAX_SAME_PLACE: u32 = 3;

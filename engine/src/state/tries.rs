@@ -1,16 +1,15 @@
-//! The tries of an open database: one for each namespace that exists, and for each that was dropped and
-//! can still be read.
+//! The tries of an open database: of each namespace that exists, or was dropped and can still be read.
 //!
-//! What depends on keys is a trie's own ([`Trie`]); all else ([`super::Shared`]) goes by page number, log
-//! position or commit number, and does not care whose page it is.
+//! A [`Trie`] has what depends on keys; all else ([`super::Database`]) goes by page number, log position or commit
+//! number, whatever the trie.
 //!
-//! Which namespaces a state has is said by its [roots](crate::Roots), not here: a trie that was dropped is
-//! here, marked, for those who read, or go back to, a state that had it. It is *restored* by a rollback, and
-//! *removed* once nobody can reach such a state any more.
+//! The [roots](crate::Roots) of a state say which namespaces it has. A dropped trie stays in this list, marked, for
+//! sessions that read a state with it, and for rollbacks to such a state. A rollback *restores* it; it is *removed*
+//! once nobody can reach such a state any more.
 //!
-//! Invariants: there is one trie for each number; namespace 0 is here, and not dropped. Publications of
-//! commits add, drop and restore, in the order of their numbers and before the number of each; so whoever
-//! finds a namespace in the roots of a state that is pinned finds its trie here.
+//! Invariants: there is one trie for each number; namespace 0 has one that is never dropped. Publications of commits
+//! add, drop and restore tries, in the order of commit numbers and each before its number is published; so a namespace
+//! in the roots of a pinned state has its trie in this list.
 
 use std::sync::Arc;
 
@@ -24,12 +23,12 @@ use pleach_journal::format::trie_kind::TrieKind;
 use super::pages::index::Index;
 use super::pages::nodes::{NodeFiles, NodeStore};
 
-/// What is a namespace's own.
+/// What is one namespace's own.
 #[derive(Clone)]
 pub(crate) struct Trie {
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
-    /// The commit that has dropped it, while it is dropped.
+    /// The commit that dropped the namespace, while it is dropped.
     pub(crate) dropped: Option<u64>,
     pub(crate) index: Arc<Index>,
     pub(crate) nodes: Arc<NodeStore>,
@@ -54,7 +53,7 @@ impl Trie {
     }
 }
 
-/// The region of an empty trie, of a namespace and a kind, that commit `number` adds.
+/// The region of an empty trie that commit `number` adds, by namespace and kind.
 pub(crate) fn empty_region((namespace, kind): (u8, TrieKind), number: u64) -> Region {
     let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
     let children = ChildTable::new(Prefix::ROOT, &[child]);
@@ -69,7 +68,7 @@ pub(crate) fn empty_region((namespace, kind): (u8, TrieKind), number: u64) -> Re
 /// The tries, by namespace in ascending order.
 pub(crate) struct Tries {
     list: ArcSwap<Vec<Trie>>,
-    /// Held by whoever makes another list.
+    /// Held by whoever replaces the list.
     changing: Mutex<()>,
 }
 
@@ -80,12 +79,12 @@ impl Tries {
         Self { list: ArcSwap::from_pointee(tries), changing: Mutex::default() }
     }
 
-    /// All of them, as they are now; those that are dropped, too.
+    /// All tries as they are now, dropped ones too.
     pub(crate) fn list(&self) -> Arc<Vec<Trie>> {
         self.list.load_full()
     }
 
-    /// A namespace's, dropped or not.
+    /// The trie of a namespace, dropped or not.
     pub(crate) fn get(&self, namespace: u8) -> Option<Trie> {
         let tries = self.list.load();
         Some(tries[find(&tries, namespace).ok()?].clone())
@@ -99,8 +98,7 @@ impl Tries {
         });
     }
 
-    /// Takes out the trie of a namespace that is dropped and that nobody reaches any more; gives it, for
-    /// what it has on the device.
+    /// Removes the trie of a dropped namespace that nobody can reach any more; returns it, so that its space is freed.
     pub(crate) fn remove(&self, namespace: u8) -> Option<Trie> {
         self.change(|tries| {
             let at = find(tries, namespace).ok()?;
@@ -108,7 +106,7 @@ impl Tries {
         })
     }
 
-    /// A namespace's trie is dropped by this commit; by none: it exists again, with what it had.
+    /// Marks a trie as dropped by commit `dropped`; `None` restores it with all it had.
     pub(crate) fn set_dropped(&self, namespace: u8, dropped: Option<u64>) {
         debug_assert!(namespace > 0, "namespace 0 always exists");
         self.change(|tries| match find(tries, namespace) {
@@ -126,7 +124,7 @@ impl Tries {
     }
 }
 
-/// Where a namespace's trie is, or would be.
+/// The index of a namespace's trie in the list, or where it would be inserted.
 fn find(tries: &[Trie], namespace: u8) -> Result<usize, usize> {
     tries.binary_search_by_key(&namespace, |trie| trie.namespace)
 }

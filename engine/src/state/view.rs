@@ -1,8 +1,7 @@
 //! What a session reads of one namespace: a commit, and the overlays over it.
 //!
-//! A session has one pin, and a view for each namespace that it is asked for ([`View::for_namespace`]).
-//!
-//! Undo is asked last. What is on the device and not in memory is read by whoever asks for it.
+//! A session has one pin, and a view for each namespace that it reads ([`View::for_namespace`]). A reader looks in
+//! overlays first and in undo last; undo that is only on the device is read by the calling thread.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::error::Result;
 use crate::handles::Holder;
 use pleach_history::{NodeScope, ReplacedNode};
 
-/// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
+/// A namespace of a state: of commit `base`, which is pinned while this lives, under a chain of overlays.
 pub(crate) struct View {
     pub(crate) base: u64,
     pub(crate) namespace: u8,
@@ -30,7 +29,7 @@ pub(crate) struct View {
     pin: Arc<ProcessBound<PinGuard>>,
 }
 
-/// A pin, which goes with the last view that has it.
+/// Releases the pin when the last view that shares it is dropped.
 struct PinGuard {
     id: PinId,
     undo: Arc<Undo>,
@@ -43,7 +42,7 @@ impl Drop for PinGuard {
 }
 
 impl View {
-    /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
+    /// A view of namespace 0 as of the commit of pin `id`, which the view releases.
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.build_tries();
         let pin = Arc::new(ProcessBound::new(PinGuard { id, undo: Arc::clone(&undo) }));
@@ -61,7 +60,7 @@ impl View {
         }
     }
 
-    /// Says what holds the view from now on, for [`crate::Db::pins`].
+    /// Records what holds the view from now on, for [`crate::Db::pins`].
     pub(crate) fn set_holder(&self, holder: Holder, label: Option<Arc<str>>) {
         self.undo.set_holder(self.pin.id, holder, label);
     }
@@ -71,19 +70,19 @@ impl View {
         self.overlays.chain()
     }
 
-    /// Is it that of the commit alone, since no overlay changes the namespace?
+    /// True when no overlay changes the namespace, so that the view is of the commit alone.
     pub(crate) fn is_committed(&self) -> bool {
         self.overlays.is_empty()
     }
 
-    /// Can the view still be read? To be asked after a dropped trie was looked up in without undo: it is given up once no
-    /// state that can be read has it.
+    /// Refuses a view that cannot be read any more. Called after a lookup in a dropped trie without undo: that trie is
+    /// reclaimed once no readable state has it.
     #[inline]
     pub(crate) fn check_readable(&self) -> Result<()> {
         if self.undo.newest() > self.base { self.undo_set().map(drop) } else { Ok(()) }
     }
 
-    /// Undo of the commits after the view's.
+    /// The undo of commits after the view's.
     ///
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld).
@@ -92,23 +91,23 @@ impl View {
         self.undo.load_since(self.base)
     }
 
-    /// The state of a key in the overlays; they are asked first.
+    /// The state of a key in the overlays, which readers ask first.
     pub(crate) fn overlay_value(&self, key: &Key) -> Option<Stored> {
         self.overlays.get(key).cloned()
     }
 
-    /// What the overlays have recorded as the node of a prefix.
+    /// What the overlays recorded as the node of a prefix.
     pub(crate) fn overlay_node(&self, prefix: &Prefix) -> PastNode {
         self.overlays.node(prefix)
     }
 
-    /// The version of a page with this prefix, where the overlays have changed it.
+    /// The version of a page with this prefix, if overlays changed anything below it.
     pub(crate) fn overlay_version(&self, prefix: &Prefix) -> Option<u64> {
         self.overlays.version(prefix)
     }
 
-    /// The state of a key that a later commit changed. What this finds is the answer, whatever the present says; it
-    /// is asked after the present was.
+    /// The state of a key as of the view's commit, if a later commit changed it. It overrides what the present index
+    /// has; the caller reads the index before.
     #[inline]
     pub(crate) fn undo_value(&self, key: &Key) -> Result<Option<Stored>> {
         if self.undo.newest() <= self.base {
@@ -117,13 +116,13 @@ impl View {
         self.undo_set()?.get(self.namespace, key, self.base)
     }
 
-    /// Has anything below the region changed against the pages and pending changes in it?
+    /// True when undo or overlays change anything below the region, against its pages and buffered changes.
     pub(crate) fn has_changes(&self, state: &RegionState) -> bool {
         state.last_commit() > self.base || self.overlay_version(state.children().region()).is_some()
     }
 
-    /// What the view says below a prefix beyond pages and pending changes: undo of later commits, then
-    /// overlays over it. Sorted. The caller holds the region.
+    /// What the view has below a prefix beyond pages and buffered changes: undo of later commits, then overlays over
+    /// it. Sorted. The caller holds the region.
     pub(crate) fn changes_below(
         &self,
         prefix: &Prefix,
@@ -134,12 +133,12 @@ impl View {
         Ok(self.merge_overlays(&undone, &[*prefix]))
     }
 
-    /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
+    /// Undo and overlays below `prefix`, whatever pages and buffered changes are by now.
     pub(crate) fn all_changes_below(&self, prefix: &Prefix) -> Result<Vec<KeyState>> {
         Ok(self.merge_overlays(&self.undo_below(prefix)?, &[*prefix]))
     }
 
-    /// Changes, sorted, with what the overlays say below these prefixes, which ascend, over them.
+    /// Sorted changes `older`, and over them what the overlays have below these prefixes, which ascend.
     pub(crate) fn merge_overlays(&self, older: &[KeyState], below: &[Prefix]) -> Vec<KeyState> {
         let (mut changes, mut all) = (Vec::new(), older.to_vec());
         for prefix in below {
@@ -149,7 +148,7 @@ impl View {
         all
     }
 
-    /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.
+    /// The node of a region's prefix in the view's commit, which is older than the region's last commit.
     pub(crate) fn past_region_node(&self, prefix: &Prefix) -> Result<PastNode> {
         if !self.undo.has_history() {
             return Ok(PastNode::Unrecorded);
@@ -159,8 +158,8 @@ impl View {
         Ok(past_node(prefix, &replaced.next().transpose()?.unwrap_or_default()))
     }
 
-    /// What commits after the view's say of a region: of each child its node then, and of what they have changed below
-    /// those whose node is not recorded, or that are `asked` for. The caller holds the region.
+    /// A region in the view's commit, from the undo of later commits: each child's node, and the undo below children
+    /// whose node is not recorded, or that are `asked` for. The caller holds the region.
     pub(crate) fn past_region(
         &self,
         state: &RegionState,
@@ -181,7 +180,7 @@ impl View {
         }
         let past = self.undo_set()?;
         let mut nodes = vec![PastNode::Unchanged; children.len()];
-        // The first that says something of a child has the word.
+        // The oldest record of a child's node is its node in the view's commit.
         let region = children.region();
         for replaced in past.nodes_around(NodeScope::Pages, self.namespace, region, self.base) {
             let then = past_child_nodes(children, &replaced?);
@@ -205,14 +204,14 @@ impl View {
         Ok(PastRegion { undo: past.get_ranges(self.namespace, &ranges, self.base)?, nodes })
     }
 
-    /// What commits after the view's have changed below a prefix, and what it was. Sorted.
+    /// The keys below a prefix that commits after the view's changed, with their states before. Sorted.
     fn undo_below(&self, prefix: &Prefix) -> Result<Vec<(Key, Stored)>> {
         let below = *prefix.first_key()..=prefix.last_key();
         self.undo_set()?.get_ranges(self.namespace, &[below], self.base)
     }
 }
 
-/// A region in a view: see [`View::past_region`].
+/// A region in a view's commit: see [`View::past_region`].
 pub(crate) struct PastRegion {
     nodes: Vec<PastNode>,
     /// In order.
@@ -225,7 +224,7 @@ impl PastRegion {
         self.nodes[child]
     }
 
-    /// What keys below a prefix had, of those that later commits have changed.
+    /// The keys below a prefix that later commits changed, with their states in the view's commit.
     pub(crate) fn undo_below(&self, prefix: &Prefix) -> impl Iterator<Item = (Key, Stored)> {
         let from = self.undo.partition_point(|(key, _)| key < prefix.first_key());
         let below = self.undo[from..].iter().take_while(|(key, _)| prefix.covers(key));
@@ -233,13 +232,12 @@ impl PastRegion {
     }
 }
 
-/// What the nodes that were replaced in and around a region say of each of its children: as
-/// [`then`] for one prefix, in one pass.
+/// What the nodes replaced in and around a region say of each of its children: [`past_node`] for each, in one pass.
 fn past_child_nodes(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<PastNode> {
     let region = children.region();
     let mut own: Vec<Option<(u64, Node)>> = vec![None; children.len()];
     let mut other = vec![u64::MAX; children.len()];
-    // Most of them are the children, in order.
+    // Most of the replaced nodes are of the children, in order.
     let mut next = 0;
     for ReplacedNode { prefix, number, node } in replaced {
         let is_next = next < children.len() && children.prefix(next) == *prefix;
@@ -270,7 +268,7 @@ fn past_child_nodes(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<Pas
     then.collect()
 }
 
-/// Puts `changes` over those that are there from `from` on, both sorted; of two for one key the newer wins.
+/// Merges `changes` into `below` from index `from` on, both sorted; a change replaces an older one of its key.
 pub fn merge_changes(
     below: &mut Vec<KeyState>,
     from: usize,

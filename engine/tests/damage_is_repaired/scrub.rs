@@ -16,7 +16,7 @@ fn scrubbed(db: &SimDb) -> ScrubReport {
     scrub(&db.snapshot().expect("a snapshot"), &ScrubOptions::new()).expect("scrubbed")
 }
 
-/// A database with flushed pages, long values and pending changes.
+/// A database with flushed pages, long values and buffered changes.
 fn subject() -> SimDisk {
     let disk = new_disk();
     let mut chain = Chain::new(&disk, 0);

@@ -1,8 +1,8 @@
-//! A page that the background cannot read is set aside: what pends on it stays pending, in the log and in
-//! images; everything else goes on; whoever needs it gets its error; a good read brings it back.
+//! A page that the background cannot read is quarantined: its changes stay buffered, in the log and in images;
+//! everything else goes on; whoever needs the page gets its error; a good read releases it.
 //!
-//! It once poisoned the database: one flipped bit in a leaf page with pending changes, or one read that
-//! failed once, ended all writing, and after a reopening the same again.
+//! One flipped bit in a leaf page with buffered changes, or one read that failed once, poisoned the database once: all
+//! writing ended, and after a reopening the same again.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use pleach_io::sim::{
 
 const IDS: u64 = 60;
 
-/// Pages are flushed by a drain, or when too much is pending.
+/// Pages are flushed by a drain, or when too many changes are buffered.
 fn setup(seed: u64) -> Setup {
     Setup {
         seed,
@@ -33,7 +33,7 @@ fn setup(seed: u64) -> Setup {
     }
 }
 
-/// A database at rest: about 20 pages, with changes pending on most of them.
+/// A database at rest: about 20 pages, with changes buffered for most of them.
 fn at_rest(setup: &Setup) -> (Image, Model) {
     let disk = SimDisk::new(setup.seed, unrecorded());
     let (mut rng, mut model) = (Rng::new(setup.seed), Model::default());
@@ -136,7 +136,7 @@ fn any_leaf_page_may_have_rotted() {
                 }
                 Err(error) => panic!("{what}: {error}"),
             }
-            // Many checkpoints are made over it: what pends on it is in the images.
+            // Many checkpoints are made beside the page: the changes that are buffered for it are in the images.
             let refused = commits(&setup, &db, &runtime, &mut model, &what);
             assert!(refused <= 4, "{what}: a page has four keys at most, {refused} refused");
             for round in 0..4 {
@@ -150,12 +150,12 @@ fn any_leaf_page_may_have_rotted() {
             let (db, runtime) = setup.open(&disk, page + 1).expect("opens again");
             reads(&setup, &db, &model, &what);
             assert_eq!(db.drain(0).is_ok(), drained.is_ok(), "{what}: reopened");
-            // The medium is mended: the page is flushed with what pends on it, be it that somebody
-            // reads it or that its time comes.
+            // The medium is mended: the page is flushed with its buffered changes, whether somebody reads it or its
+            // trial is due.
             flip(&disk, page);
             assert_eq!(reads(&setup, &db, &model, &what), 0);
             if page % 2 == 0 || !db.quarantined().is_empty() {
-                // Nobody had to read it: all its keys pend.
+                // Nobody had to read the page: all its keys are buffered.
                 runtime.clock().advance(Duration::from_secs(61));
             }
             db.drain(0).unwrap_or_else(|error| panic!("{what}: mended: {error}"));
@@ -213,20 +213,20 @@ fn reads_that_always_fail_stop_nothing_but_those_who_need_them() {
     drop(session);
     let drained = db.drain(0);
     assert!(matches!(drained, Err(Error::Quarantined { pages: 2.., .. })), "{drained:?}");
-    // Half of the keys pend, and are read from memory.
+    // Half of the keys are buffered, and are read from memory.
     assert_eq!(reads(&setup, &db, &model, "no leaf page is readable"), 30);
     let put = vec![Access::write(setup.key(0), None)];
     assert!(commit(&db, put).is_err_and(|error| is_bad_page(&error)));
     disk.heal();
     assert_eq!(reads(&setup, &db, &model, "healed"), 0);
-    // Some were read; of the others all keys pend.
+    // Some pages were read; all keys of the other ones are buffered.
     runtime.clock().advance(Duration::from_secs(61));
     db.drain(0).expect("everything is readable");
     assert!(db.quarantined().is_empty());
     db.close().expect("closed");
 }
 
-/// Pending changes that fill their share and cannot be flushed refuse commits with an error that says so.
+/// Buffered changes that fill their share and cannot be flushed refuse commits with an error that says so.
 #[test]
 fn pending_changes_of_pages_aside_refuse_commits_and_nobody_waits_for_ever() {
     let mut setup = setup(400);
@@ -239,8 +239,7 @@ fn pending_changes_of_pages_aside_refuse_commits_and_nobody_waits_for_ever() {
     };
     put(0..2000, 1).expect("no faults");
     db.drain(0).expect("no faults");
-    // More than may be pending, since nobody waits for a background that is held back; of their
-    // pages few stay cached.
+    // More than may be buffered, since nobody waits for a background that is held back; of their pages few stay cached.
     db.pause_background();
     for from in (0..2000).step_by(20) {
         put(from..from + 20, 2).expect("no faults");
@@ -318,8 +317,8 @@ fn nodes_whose_page_is_bad_are_folded_anew() {
     }
 }
 
-/// Whoever needs nodes tries their page, be it aside: a close once failed for up to a minute on what
-/// had been true before, and a checkpoint waited as long without one read.
+/// Whoever needs nodes tries their page, even a quarantined one: a close once failed for up to a minute on an error
+/// that was no longer true, and a checkpoint waited as long without one read.
 #[test]
 fn a_page_of_nodes_that_reads_well_again_is_back_at_once() {
     for closes in [true, false] {

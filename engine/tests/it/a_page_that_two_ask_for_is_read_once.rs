@@ -134,7 +134,7 @@ struct Reader<'a> {
     read: Box<dyn FnOnce() + Send + 'a>,
     /// Threads that are stuck by it in any case.
     stuck: usize,
-    /// Is it the flush?
+    /// True of the flush.
     writes: bool,
 }
 
@@ -283,7 +283,7 @@ fn two_finishes_and_a_small_one() {
     }
 }
 
-/// A database with changes that pend on every page.
+/// A database with changes buffered for every page.
 fn pending() -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {

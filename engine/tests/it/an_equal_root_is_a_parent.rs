@@ -158,7 +158,7 @@ struct Names {
 }
 
 impl Names {
-    /// A page whose treelet has columns, and that has changes to two names pending.
+    /// A page whose treelet has columns, and that has buffered changes of two names.
     fn new(folder: &std::path::Path) -> Self {
         let mut names = Self { db: open(folder), state: BTreeMap::new() };
         let both = |lead, letter| [name([lead, letter, b'a']), name([lead, letter, b'k'])];
@@ -201,9 +201,9 @@ impl Names {
     }
 }
 
-/// The deletion of a name that came and went pends, and is in no root: a block that was finished before, and is committed
-/// after, knew nothing of it. What its fold learned of the page once led the next one astray: a wrong root, or a
-/// fold without an end.
+/// The deletion of a name that came and went is buffered, and is in no root: a block that was finished before, and is
+/// committed after, knew nothing of it. What its fold learned of the page once led the next one astray: a wrong root,
+/// or a fold without an end.
 #[test]
 fn names_that_came_and_went_lead_no_later_fold_astray() {
     for last in [b"nza", b"nck", b"nba"] {

@@ -25,7 +25,7 @@ fn options(path: &Path) -> Options {
     Options::new(path).create(true).cache_mib(16).threads(2).small()
 }
 
-/// A loaded database with a few commits on it, some of which are pending, closed.
+/// A loaded database with a few commits on it, some of them buffered, closed.
 fn database(path: &Path, rng: &mut Rng) -> BTreeMap<Key, Value> {
     let mut model: BTreeMap<Key, Value> = (0..3000)
         .map(|id| (key(Keys::Uniform, id), bytes(rng, if id % 300 == 7 { 9000 } else { 8 })))
@@ -60,7 +60,7 @@ fn checked(path: &Path) -> CheckReport {
     check(path, CheckOptions::default()).expect("checked")
 }
 
-/// Does a finding say all of these?
+/// True when one finding says all of these words.
 fn says(report: &CheckReport, words: &[&str]) -> bool {
     report.findings.iter().any(|finding| words.iter().all(|word| finding.what.contains(word)))
 }

@@ -55,8 +55,8 @@ fn the_older_image_serves_for_all_namespaces() {
     assert!(fell_back >= 3, "{fell_back}");
 }
 
-/// A history that is damaged may be there again for the next open, so a dropped namespace is not given up for its
-/// lack, until a record says that it is gone.
+/// A history that is damaged may be there again for the next open, so a dropped namespace is not reclaimed for its
+/// lack, until a record says that the history is gone.
 #[test]
 fn a_history_that_cannot_be_read_gives_nothing_up() {
     const HISTORY: u64 = 50;

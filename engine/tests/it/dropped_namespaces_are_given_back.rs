@@ -168,7 +168,7 @@ fn a_dropped_namespace_that_cannot_be_read_waits() {
     assert_eq!(session.namespace(9).expect("it exists").iter(..).count(), 1);
 }
 
-/// A dropped namespace that nobody can read any more is given up by the background, and an add waits for that. It was
+/// A dropped namespace that nobody can read any more is reclaimed by the background, and an add waits for that. It was
 /// `NamespaceInUse`, with nothing to close.
 #[test]
 fn a_namespace_is_added_again_right_after_its_drop() {

@@ -254,7 +254,7 @@ fn a_window_that_is_shortened_and_lengthened_has_what_was_never_given_up() {
         let (first, states) = (db.commit_number(), VecDeque::from([State::default()]));
         let (rng, written) = (Rng::new(17), BTreeMap::new());
         let mut world = World { db, rng, keys, history: 100, states, first, written };
-        // What was before the namespaces is given up first.
+        // The history from before the namespaces is discarded first.
         (0..100).for_each(|_| world.step());
         for open_number in 0..30 {
             world.db.clone().close().expect("closed");
@@ -262,7 +262,7 @@ fn a_window_that_is_shortened_and_lengthened_has_what_was_never_given_up() {
             world.db = open(folder.path(), keys, world.history);
             world.forget();
             world.check();
-            // The record of a commit says what is given up.
+            // The record of a commit says where the history begins from then on.
             (0..=world.rng.below(12)).for_each(|_| world.step());
             world.check();
         }

@@ -303,7 +303,7 @@ fn commits_that_wait_for_room_are_told_of_the_close() {
         let stale: Vec<_> = (0..4)
             .map(|id| session().finish(vec![Access::write([id; 32], None)]).expect("finished"))
             .collect();
-        // More changes than may be pending: whoever comes now waits, unless the background is held.
+        // More changes than may be buffered: the next commit waits, unless the background is held.
         let full = (0..4000)
             .map(|id| Access::write(key(Keys::Uniform, id), Some(Value::from(vec![1; 900]))));
         session().finish(full.collect::<Vec<_>>()).expect("finished").commit().expect("committed");

@@ -62,7 +62,7 @@ const OPS: [Op; 17] = [
 ];
 
 impl Op {
-    /// Does it lead from one state to the next?
+    /// True when the operation leads from one state to the next.
     fn changes_the_state(self) -> bool {
         let commits = [Op::Commit, Op::CommitLong, Op::CommitOnOverlay, Op::OverlayCommit];
         commits.contains(&self) || self == Op::Load

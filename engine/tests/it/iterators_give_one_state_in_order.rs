@@ -300,7 +300,7 @@ fn seeks_as_a_new_one() {
     assert!(iterator.next().is_none() && iterator.next_back().is_none());
 }
 
-/// Changes that pend, and those that are undone for an older state, lie over cells, between them, and at the ends of
+/// Buffered changes, and those that are undone for an older state, lie over cells, between them, and at the ends of
 /// ranges.
 #[test]
 fn merges_what_pends_from_both_ends() {

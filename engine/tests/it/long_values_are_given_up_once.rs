@@ -1,5 +1,5 @@
-//! A long value's pages are given up once, however its replacement falls between the steps of a
-//! flush that is writing it: by the pending value that was dropped, or by the page that has it.
+//! A long value's pages are retired once, however its replacement falls between the steps of a flush that is writing
+//! it: with the buffered value that was replaced, or with the page that has it.
 
 use crate::common::{Keys, commit};
 use crate::crash::{Setup, unrecorded};

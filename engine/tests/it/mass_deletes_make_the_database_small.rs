@@ -43,7 +43,7 @@ fn delete(db: &Db, model: &mut Model, kept: usize, size: usize) {
     assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
 }
 
-/// Waits until nothing pends and nothing is left to be made smaller; at most a minute.
+/// Waits until nothing is buffered and nothing is left to be made smaller; at most a minute.
 fn settle(db: &Db, small: impl Fn(&pleach::Metrics) -> bool) {
     db.drain(0).expect("drained");
     for _ in 0..6000 {

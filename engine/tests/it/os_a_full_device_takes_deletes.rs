@@ -80,7 +80,7 @@ fn is_filled_and_emptied(folder: &Path, history: u64, len: usize) {
             write(&db, batch, None).unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
         first = half;
-        // The history holds what the last deletes have freed.
+        // The history holds what the last deletes have replaced.
         for _ in 0..history {
             write(&db, first - 1, None).unwrap_or_else(|error| panic!("round {round}: {error}"));
         }

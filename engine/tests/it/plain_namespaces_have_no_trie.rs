@@ -246,7 +246,7 @@ fn a_load_has_one_digest_and_leaves_no_nodes() {
     assert_eq!(digests[0], digests[1]);
 }
 
-/// What pends makes it no empty one, and what it once had is in the digest.
+/// Buffered changes make a namespace no empty one, and what it once had is in the digest.
 #[test]
 fn a_load_wants_it_empty() {
     let (setup, disk) = (setup(0), SimDisk::new(9, unrecorded()));

@@ -1,4 +1,4 @@
-//! A power cut while a run of the history is written, named, merged, freed or dropped keeps each state that the window has.
+//! A power cut while a run of the history is written, named, merged or removed keeps each state that the window has.
 
 use std::time::Instant;
 

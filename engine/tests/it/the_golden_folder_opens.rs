@@ -83,7 +83,7 @@ fn opens(from: &str, expected: &SimDb) {
 #[ignore = "writes files of the repository"]
 fn write_the_golden_folder() {
     let disk = SimDisk::new(3, unrecorded());
-    // Not closed: image, log and what pends are all needed.
+    // Not closed: image, log and buffered changes are all needed.
     let db = with_runs(&disk);
     drop(db);
     fs::create_dir_all(FORMAT_7).expect("a folder");

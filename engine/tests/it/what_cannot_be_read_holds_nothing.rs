@@ -134,7 +134,7 @@ fn long_values_of_older_states_are_bounded_in_bytes() {
         for at in 2..100 {
             commit(&db, vec![Access::write(uniform(LONG), Some(long(at)))]);
             settle(&db, &runtime);
-            // What was replaced two commits ago is put in; the limit is reached with the next commits.
+            // Undo of two commits ago is inserted; the limit is reached with the next commits.
             let read = held.read(&uniform(LONG));
             match at {
                 ..=11 => assert_eq!(read.expect("within the limit"), Some(long(1)), "{at}"),

@@ -92,7 +92,7 @@ fn keys_that_share_60_bits() {
     (0..cases(4)).for_each(|seed| run(seed, Keys::SharedPrefix));
 }
 
-/// 100 keys more at the end of 20,000 that pend: values, leaves and nodes of a part or two at the end, and the
+/// 100 keys more at the end of 20,000 that are buffered: values, leaves and nodes of a part or two at the end, and the
 /// nodes above the parts.
 #[test]
 fn the_end_of_a_list_costs_what_is_at_the_end() {
@@ -111,7 +111,7 @@ fn the_end_of_a_list_costs_what_is_at_the_end() {
     }
 }
 
-/// 400 changes of 60 keys and others pend on a page whose treelet is known, few of them in a bucket.
+/// 400 changes of 60 keys and others are buffered for a page whose treelet is known, few of them in a bucket.
 #[test]
 fn a_treelet_that_tells_enough_apart_is_used() {
     let db = open(3);

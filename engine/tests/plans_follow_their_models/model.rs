@@ -224,7 +224,7 @@ impl State {
         self.spaces.iter().map(|(namespace, space)| (*namespace, space.root)).collect()
     }
 
-    /// Can one take the other's place?
+    /// True when the two states have equal roots, digests and blob.
     pub fn is_as(&self, other: &Self) -> bool {
         self.roots() == other.roots() && self.blob == other.blob
     }

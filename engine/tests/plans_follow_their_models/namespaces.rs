@@ -104,7 +104,7 @@ impl<H: Judged, P: Place> World<H, P> {
             Err(Error::Namespace(found)) => {
                 assert!(found == namespace && !self.tip().spaces.contains_key(&namespace));
             }
-            // What was deleted may have pages still, or be pending.
+            // Deleted keys may have pages still, or be buffered.
             Err(Error::NotEmpty(_)) => assert!(self.written.contains(&namespace)),
             Err(Error::InUse(_)) => {
                 let is_held = self.sessions.is_empty() && self.overlays.is_empty();

@@ -11,7 +11,7 @@ use crate::switches::{ALL, Switches};
 /// Namespaces that come and go; namespace 0 is always there.
 pub const NAMESPACES: [u8; 5] = [0, 1, 63, 200, 255];
 
-/// Are the namespaces of this number plain?
+/// True when namespaces of this number are plain.
 pub fn is_plain(namespace: u8) -> bool {
     namespace >= 200
 }
@@ -76,7 +76,7 @@ pub enum Op {
     CommitOverlay(u64),
     DropOverlay(u64),
     DropOverlays,
-    /// Waits until no more than this many changes are pending.
+    /// Waits until no more than this many changes are buffered.
     Drain(u64),
     Sync,
     RollBack(u64),
@@ -115,7 +115,7 @@ pub struct Step {
     pub seed: u64,
     /// Steps of the background behind it.
     pub background: usize,
-    /// Was its size made smaller?
+    /// True when the step was made smaller.
     pub resized: bool,
 }
 
@@ -151,7 +151,7 @@ pub struct Opening {
     pub options: Options,
     pub threads: usize,
     pub history: u64,
-    /// Can whatever is held be read, beyond the history, too?
+    /// True when all commits that are held can be read, beyond the history, too.
     pub keeps_all: bool,
     pub durability: Durability,
 }

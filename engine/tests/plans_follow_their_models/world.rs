@@ -266,7 +266,7 @@ impl<H: Judged, P: Place> World<H, P> {
         self.look_at_readers(&mut rng);
     }
 
-    /// May sessions on a commit be too old: beyond the history, where memory has not all undo?
+    /// True when sessions on a commit may be too old: beyond the history, where memory has not all undo.
     pub fn may_end(&self, commit: u64) -> bool {
         commit < self.from && !(self.opening.keeps_all && commit >= self.opened)
     }

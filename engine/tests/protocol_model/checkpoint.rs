@@ -135,7 +135,7 @@ fn past_for_image(world: &mut World<'_>, checkpoint: &Checkpoint) -> Past {
     }
 }
 
-/// Copies one region under its lock: entries, nodes, pending changes and position belong together.
+/// Copies one region under its lock: entries, nodes, buffered changes and position belong together.
 fn serialise(world: &mut World<'_>) -> Result<(), String> {
     let Engine { checkpoint, regions, table, .. } = &mut *world.engine;
     let Some(checkpoint) = checkpoint else { return Ok(()) };

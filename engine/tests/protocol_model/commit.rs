@@ -339,7 +339,7 @@ fn synced(world: &mut World<'_>) {
 fn fail_log_sync(world: &mut World<'_>, aftermath: Aftermath) {
     world.media.log.iter_mut().for_each(|unit| unit.fail_sync(aftermath));
     if world.scenario.without(Mutant::ChildOutlivesParent) {
-        // The failed batch is dropped, what is queued behind it goes on.
+        // The failed batch is discarded, what is queued behind it goes on.
         let engine = &mut *world.engine;
         engine.queue.retain(|record| record.position >= engine.written);
         engine.publishing = 0;

@@ -40,7 +40,7 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     }
 }
 
-/// The dropped trie is given up when nothing that can be read has it.
+/// The dropped trie is reclaimed when no state that can be read has it.
 fn may_be_given_up(next: &Next<'_>, engine: &Engine) -> bool {
     let without = |mutant| next.scenario.without(mutant);
     let Some(dropped) = engine.table.dropped.filter(|_| engine.table.kept) else { return false };
@@ -53,7 +53,7 @@ fn may_be_given_up(next: &Next<'_>, engine: &Engine) -> bool {
     window && !read && !back
 }
 
-/// A region of it in each record. What has nothing left leaves without one.
+/// Each record reclaims one region of it. A trie with nothing left is removed without a record.
 fn gives_up(next: &mut Next<'_>, engine: &Engine) {
     let image = engine.checkpoint.is_some() && !next.scenario.without(Mutant::GivenUpInImage);
     let left = (1..REGIONS).find(|at| !engine.regions[*at].is_bare());
@@ -159,7 +159,7 @@ fn start(
     });
 }
 
-/// Page and pending changes make the new page; page numbers are taken from the free ones.
+/// Page and buffered changes make the new page; page numbers are taken from the free ones.
 fn fold(
     world: &mut World<'_>,
     region: usize,

@@ -1,4 +1,4 @@
-//! The history on the device: runs are written out, merged and given up. What an image names of them is taken at its cut.
+//! The history on the device: runs are written, merged and removed. What an image names of them is taken at its cut.
 //!
 //! A run takes one extent of the overflow file. Readers, the image in the making and the one that is durable hold the runs
 //! that they name; where nobody has a run any more its extent is free at once.
@@ -122,7 +122,7 @@ fn write_out(world: &mut World<'_>) {
     let engine = &mut *world.engine;
     let last = engine.runs.last().map_or(0, |last| last.run.through);
     let early = world.scenario.without(Mutant::RunBeginsEarly);
-    // What was dropped before it was written is in no run.
+    // Undo that was evicted before it was written is in no run.
     let after = if early { last } else { engine.written_out() };
     let undone: Vec<Undone> = engine.undo.clone();
     let through = undone.last().map_or(after, |last| last.number);

@@ -80,7 +80,7 @@ pub(crate) fn holds(state: &State) -> Result<(), String> {
     }
 }
 
-/// Pending changes over pages give exactly `values`, and every node is that of page and all committed changes.
+/// Pages and buffered changes give exactly `values`, and every node is that of page and all committed changes.
 fn state_matches(state: &State, engine: &Engine, values: Values) -> Result<(), String> {
     if engine.table.exists() != (values[THERE] == 1) {
         return Err(format!("the table of namespaces is {:?}", engine.table));
@@ -89,7 +89,7 @@ fn state_matches(state: &State, engine: &Engine, values: Values) -> Result<(), S
         return Err("a node is not that of its page and all committed changes".into());
     }
     for (key, wanted) in values.iter().enumerate().take(KEYS) {
-        // Those of a dropped trie, too, until they are given up: its pages are its own.
+        // Keys of a dropped trie, too, until it is reclaimed: its pages are its own.
         let given_up = region_of(&engine.regions, key).is_bare() && engine.table.dropped.is_some();
         if given_up && comes_and_goes(key) {
             continue;
@@ -115,7 +115,7 @@ fn long_value_is_there(state: &State, value: u8) -> Result<(), String> {
     Err(format!("the long value {} is not in extent {extent}, which has {found:?}", content(value)))
 }
 
-/// What pending changes over pages give, in a trie that is kept.
+/// The value of a key by its page and its buffered change, in a trie that is kept.
 fn present(state: &State, engine: &Engine, key: usize) -> Result<Option<u8>, String> {
     if comes_and_goes(key) && !engine.table.kept {
         return Ok(None);
@@ -175,10 +175,10 @@ pub(crate) fn nodes_match(regions: &[Region; REGIONS], table: Table, values: Val
         && others.iter().all(|region| !table.kept || given_up(region) || region.is_of(values))
 }
 
-/// What a repair without images relies on: of all whole pages the newest with a key is right as of its `through`, which is
-/// durable; and where nothing is pending it is right now.
+/// What a repair without images relies on: of all whole pages the newest with a key is right as of its `through`, which
+/// is durable; and where nothing is buffered it is right now.
 fn pages_scan(state: &State, engine: &Engine) -> Result<(), String> {
-    // Which pages are those of a trie that was given up, a scan alone cannot tell.
+    // A scan alone cannot tell which pages are those of a trie that was reclaimed.
     let dropped = state.ghost.history.iter().any(|(values, _)| values[THERE] == 0);
     for key in (0..KEYS).filter(|key| !comes_and_goes(*key) || !dropped) {
         let pages = state.media.leaf.iter().filter_map(|unit| unit.visible());

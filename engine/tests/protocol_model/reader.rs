@@ -1,5 +1,5 @@
-//! One lookup as of a snapshot: pending changes, index, undo last of what changes, and then the page, which does
-//! not. A grace guard covers it. The runs that it takes with undo are read then, too.
+//! One lookup as of a snapshot: buffered changes, index, undo last of what changes, and then the page, which does not.
+//! A grace guard covers it. The runs that it takes with undo are read then, too.
 
 use std::rc::Rc;
 

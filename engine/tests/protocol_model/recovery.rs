@@ -295,7 +295,7 @@ fn named(found: &Found) -> impl Iterator<Item = u8> {
     image.chain(records.flatten())
 }
 
-/// Does a record name the extent of a run that the image names (mutant)?
+/// True when a record names the extent of a run that the image names (mutant).
 fn present_over_runs(found: &Found) -> bool {
     let mut values = found.records.iter().filter_map(|record| match &record.body {
         Body::Commit(commit) => extent_of(commit.changes[2]?),

@@ -61,7 +61,7 @@ pub(crate) fn region_of(regions: &[Region; REGIONS], key: usize) -> &Region {
     found.expect("the regions tile the keys")
 }
 
-/// Are regions 1 and 2 joined?
+/// True when regions 1 and 2 are joined.
 pub(crate) fn joined(regions: &[Region; REGIONS]) -> bool {
     regions[2].entries.is_empty()
 }
@@ -99,7 +99,7 @@ pub(crate) struct Entry {
     pub(crate) node: Node,
 }
 
-/// A level-1 branch page with the changes that pend on it.
+/// A level-1 branch page with the changes that are buffered for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Region {
     pub(crate) entries: Vec<Entry>,
@@ -113,7 +113,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Nothing pends on it.
+    /// A region without buffered changes.
     pub(crate) fn new(entries: Vec<Entry>, applied: u8, changed: u8) -> Self {
         let pending = [None; KEYS];
         let mut region = Self { entries, pending, applied, changed, own: [NONE; KEYS] };
@@ -121,7 +121,7 @@ impl Region {
         region
     }
 
-    /// One without pages and values, behind this log position.
+    /// A region without pages and values, behind this log position.
     pub(crate) fn empty(positions: &[Position], behind: u8, number: u8) -> Self {
         let bare = |position: &Position| Entry {
             position: *position,
@@ -137,7 +137,7 @@ impl Region {
         Self::empty(&positions, behind, number)
     }
 
-    /// Has it no page, and nothing that pends?
+    /// True when the region has neither a page nor a buffered change.
     pub(crate) fn is_bare(&self) -> bool {
         let mut pages = self.entries.iter().filter_map(|entry| entry.page.as_ref());
         pages.next().is_none() && self.pending.iter().all(Option::is_none)
@@ -181,12 +181,12 @@ impl Region {
             && self.entries.iter().all(|entry| entry.node == entry.position.node(values))
     }
 
-    /// Drops the pending changes that the pages of this region contain.
+    /// Removes the buffered changes that the pages of this region contain.
     pub(crate) fn retire(&mut self) {
         for at in 0..KEYS {
             let Some((value, number)) = self.pending[at] else { continue };
             let contained = match &self.entry(at).page {
-                // No page, no value: what pends is in it if it is a deletion.
+                // No page, no value: a buffered change is contained if it is a deletion.
                 None => value == 0,
                 Some((_, page)) => number <= page.through,
             };

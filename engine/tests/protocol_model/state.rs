@@ -2,9 +2,9 @@
 //!
 //! Four keys in three regions (`region`). The root is all values. The value 0 is an absent key.
 //!
-//! Regions 1 and 2 are the whole trie of a namespace of its own, which can be dropped, given up and added again. Whether
-//! it exists is the last of the values: it is changed, undone and rolled back like one. While it does not exist, the
-//! values of keys 2 and 3 are what the dropped trie has, and nobody may see them.
+//! Regions 1 and 2 are the whole trie of a namespace of its own, which can be dropped, reclaimed and added again.
+//! Whether it exists is the last of the values: it is changed, undone and rolled back like one. While it does not
+//! exist, the values of keys 2 and 3 are what the dropped trie has, and nobody may see them.
 //!
 //! A long value is its content and the extent of the overflow file that has it, in one number ([`long`]). Runs of the
 //! history (`history`) have extents there, too.
@@ -24,14 +24,14 @@ pub(crate) const REGIONS: usize = 3;
 /// Extents of the overflow file.
 pub(crate) const EXTENTS: usize = 4;
 
-/// Among the values: does the namespace of regions 1 and 2 exist?
+/// Among the values: 1 when the namespace of regions 1 and 2 exists.
 pub(crate) const THERE: usize = 4;
 pub(crate) const SLOTS: usize = 5;
 
 pub(crate) type Values = [u8; SLOTS];
 pub(crate) type Changes = [Option<u8>; SLOTS];
 
-/// Is this a key of the namespace that comes and goes?
+/// True of the keys of the namespace that comes and goes.
 pub(crate) fn comes_and_goes(key: usize) -> bool {
     (2..KEYS).contains(&key)
 }
@@ -85,7 +85,7 @@ impl Location {
 pub(crate) enum Body {
     Commit(Commit),
     Location(Location),
-    /// A location record that gives up what a region of the dropped trie has.
+    /// A location record that reclaims a region of the dropped trie.
     GiveUp(usize),
     /// A location record that joins regions 1 and 2.
     Join,
@@ -383,7 +383,7 @@ pub(crate) struct Ghost {
     pub(crate) floor: u8,
     /// A commit that is half of one: nobody may find it.
     pub(crate) half: Option<u8>,
-    /// Undo before this commit was dropped for want of room, perhaps in a process that is gone, or lost with the newest
+    /// Undo before this commit was evicted for want of room, perhaps in an earlier process, or lost with the newest
     /// generation.
     pub(crate) squeezed: u8,
     pub(crate) rot: Option<Rot>,

@@ -4,7 +4,7 @@
 /// The namespace of regions 1 and 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Table {
-    /// Is there a trie, dropped or not?
+    /// True when there is a trie, dropped or not.
     pub(crate) kept: bool,
     /// The commit that added it.
     pub(crate) born: u8,
@@ -37,7 +37,7 @@ impl Table {
         }
     }
 
-    /// A dropped trie with nothing left goes.
+    /// Removes a dropped trie that has nothing left.
     pub(crate) fn leave(&mut self) {
         *self = Self { kept: false, born: 0, dropped: None };
     }

@@ -34,7 +34,7 @@ const FAIL: u8 = 14;
 
 #[rustfmt::skip]
 const TOKEN_CODE: &[u8] = &[
-    // Is it a transfer? The first four bytes of the input say so.
+    // The first four bytes of the input say whether this is a transfer.
     PUSH0, CALLDATALOAD, PUSH1, 0xe0, SHR, PUSH4, 0xa9, 0x05, 0x9c, 0xbb, EQ, PUSH1, OK, JUMPI,
     JUMPDEST, PUSH0, PUSH0, REVERT,
     // The sender's balance is in slot keccak(sender . 0).                            stack, its top at the right

@@ -326,7 +326,7 @@ pub fn prove(session: &Session, namespace: u8, key: &Key) -> Result<Vec<u8>, Sta
     Ok(namespace::build(HASHER, &NamespaceRoots::from(session.roots()), namespace, &inner)?)
 }
 
-/// Does this prove that a key of a namespace has the value, or that it has none?
+/// Whether the bytes prove that a key of a namespace has the value, or that it has none.
 ///
 /// # Errors
 /// It is a proof of nothing in the state of this root.

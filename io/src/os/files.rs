@@ -62,7 +62,7 @@ pub(super) fn closed_files() -> u64 {
     CLOSED.load(Ordering::Acquire)
 }
 
-/// Was O_DIRECT requested, and did the file system accept it?
+/// Whether O_DIRECT was requested, and whether the file system accepted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direct {
     /// Transfers bypass the page cache.
@@ -153,7 +153,8 @@ fn not_regular(name: &str, operation: Operation) -> IoError {
     }
 }
 
-/// Is the folder on tmpfs or ramfs? They are memory; tmpfs takes O_DIRECT (since Linux 6.6), and has nothing but the page cache.
+/// True when the folder is on tmpfs or ramfs: in memory. tmpfs takes O_DIRECT (since Linux 6.6), but has only the page
+/// cache.
 pub(super) fn is_in_memory(folder: BorrowedFd<'_>) -> bool {
     const TMPFS: u32 = 0x0102_1994;
     const RAMFS: u32 = 0x8584_58f6;

@@ -172,7 +172,7 @@ fn lock_file(
     }
 }
 
-/// Does the name `LOCK` still mean this file?
+/// True when the name `LOCK` still means this file.
 fn still_named(folder: BorrowedFd<'_>, file: &OwnedFd) -> Result<bool> {
     let held = rustix::fs::fstat(file).map_err(failed(LOCK_NAME, Operation::Lock))?;
     match rustix::fs::statat(folder, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW) {
@@ -285,7 +285,7 @@ impl Process {
         if self.is_alive(this) { LockHolder::Process(pid) } else { LockHolder::Ended(pid) }
     }
 
-    /// Is a process of this namespace alive?
+    /// True when a process of this namespace is alive.
     fn is_alive(&self, this: &Self) -> bool {
         let id = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let Some(id) = id else { return false };

@@ -64,7 +64,7 @@ impl TransferProgress {
         Self { transfer, len, done: 0, next: 0, align: u64::from(align.max(1)), retries: 0 }
     }
 
-    /// Is there nothing to do? A read or write of no pages never reaches the system.
+    /// True when there is nothing to do. A read or write of no pages never reaches the system.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0 && self.transfer != RequestKind::Sync
     }

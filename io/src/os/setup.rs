@@ -63,7 +63,7 @@ pub(super) fn build(setup: RingSetup, entries: u32) -> std::io::Result<IoUring> 
     }
 }
 
-/// Can it do all that a queue asks of it, and does it take a submission?
+/// Checks that the ring has all operations that a queue needs, and takes a submission.
 fn check(mut ring: IoUring) -> std::io::Result<()> {
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;

@@ -58,7 +58,7 @@ struct FileEntry {
 pub(super) struct Target {
     /// The number of an entry, or a descriptor.
     pub(super) number: i32,
-    /// Is it an entry?
+    /// True when the file has an entry.
     pub(super) registered: bool,
 }
 

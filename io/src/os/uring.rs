@@ -204,7 +204,7 @@ impl RingQueue {
         self.ready.push_back(Completion { token: running.token, buf: running.buf, result });
     }
 
-    /// Does the kernel hold back finished requests until it is called?
+    /// True when the kernel holds back finished requests until it is called.
     fn has_deferred(&mut self) -> bool {
         let entries = self.ring.submission();
         entries.taskrun() || entries.cq_overflow()

@@ -78,7 +78,7 @@ impl Content {
         self.len
     }
 
-    /// Is the length 0?
+    /// True when the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -98,7 +98,7 @@ impl Content {
         self.slot(page).map_or(&**ZEROS, |slot| &**slot)
     }
 
-    /// Does reading page `page` fail?
+    /// True when reading page `page` fails.
     pub fn is_bad(&self, page: u64) -> bool {
         self.bad.as_ref().is_some_and(|bad| bad.contains(&page))
     }

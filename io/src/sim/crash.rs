@@ -22,7 +22,7 @@ pub(super) enum CrashItem {
     Change {
         id: FileId,
         body: Body,
-        /// Can the file's length come out differently with this write than without?
+        /// True when the file's length can come out differently with this write than without.
         lengthens: bool,
     },
 }

@@ -58,7 +58,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Can this fault strike `operation`? `None` is a queue's submission.
+    /// True when this fault can strike `operation`. `None` is a queue's submission.
     fn applies(self, operation: Option<Operation>) -> bool {
         let Some(operation) = operation else { return matches!(self, Self::Refuse(_)) };
         match self {

@@ -38,7 +38,7 @@ impl SimFile {
         self.0.mode != OpenMode::Read
     }
 
-    /// Is this a handle of the file with this token?
+    /// True when this is a handle of the file with this token.
     pub(super) fn is(&self, token: &Arc<()>) -> bool {
         Arc::ptr_eq(&self.0.token, token)
     }

@@ -37,11 +37,11 @@ pub struct SimOptions {
     pub rules: Vec<FaultRule>,
     /// Space limit; a disk without one has 16 GiB.
     pub quota: Option<Quota>,
-    /// Can two names be exchanged in one step?
+    /// Whether two names can be exchanged in one step.
     pub exchanges: bool,
     /// Misuse that panics.
     pub asserts: Asserts,
-    /// Is a trace kept from the start?
+    /// Whether a trace is recorded from the start.
     pub record: bool,
 }
 

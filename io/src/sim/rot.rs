@@ -15,8 +15,8 @@ use super::state::{DiskEvent, FileId, Spoil};
 use crate::page::PAGE;
 
 impl SimDisk {
-    /// Does `damage`, and records it in the ledger. False, and nothing is recorded, when the
-    /// bytes would not change: no such page, no older bytes known, zeros already.
+    /// Applies `damage`, and records it in the ledger. False, and nothing is recorded, when the bytes would not change:
+    /// no such page, no older bytes known, zeros already.
     pub fn damage(&self, damage: &Damage) -> bool {
         let mut inner = self.lock_inner();
         let Some((id, spoil)) = inner.aim(damage) else { return false };

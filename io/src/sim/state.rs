@@ -222,8 +222,7 @@ pub(super) enum DiskEvent {
 }
 
 impl DiskEvent {
-    /// Does a crash after this event have other outcomes, or other marks before it, than a crash
-    /// before it?
+    /// True when a crash after this event has other outcomes, or other marks before it, than a crash before it.
     pub(super) fn is_boundary(&self) -> bool {
         match self {
             // A completion alone moves nothing to or from the medium.
@@ -417,7 +416,7 @@ impl FileState {
         }
     }
 
-    /// Does a write of `count` pages at `first` touch one that is in flight?
+    /// True when a write of `count` pages at `first` touches one that is in flight.
     pub(super) fn overlaps(&self, first: u64, count: u64) -> bool {
         self.in_flight.iter().any(|write| match &write.body {
             Body::Write { first: other, pages, .. } => {

@@ -42,7 +42,7 @@ impl Trace {
         self.events.len()
     }
 
-    /// Did nothing happen?
+    /// True when nothing happened.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }

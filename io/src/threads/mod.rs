@@ -225,7 +225,7 @@ impl ThreadTask {
         if self.panicked.load(Ordering::Acquire) { Err(TaskPanicked) } else { Ok(()) }
     }
 
-    /// Has the task ended?
+    /// True when the task has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -23,7 +23,7 @@ use crate::error::Result;
 type Panic = Box<dyn Any + Send>;
 
 thread_local! {
-    /// Is this thread a worker of any pool?
+    /// True in threads that are workers of a pool.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 

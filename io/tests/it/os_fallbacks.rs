@@ -18,7 +18,7 @@ const CALLS: [(&str, u32); 3] =
 /// Makes a system call fail with `code` in this thread and its children, for ever.
 fn forbid(call: u32, code: u32) {
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // Load the call's number; is it this one? Fail : allow.
+    // Load the call's number; fail if it is this one, else allow.
     let mut program = [
         statement(0x20, 0),
         libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: call },

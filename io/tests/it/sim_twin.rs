@@ -27,7 +27,7 @@ impl Change {
         }
     }
 
-    /// Does it say anything about the sector at `at`?
+    /// True when it says anything about the sector at `at`.
     fn touches(&self, at: usize) -> bool {
         match self {
             Self::Write { page, data } => {

@@ -51,7 +51,7 @@ pub(crate) fn get(db: &Database, id: u8) -> Option<Vec<u8>> {
     db.begin_session(SessionParams::default()).read(key(id)).expect("read")
 }
 
-/// Is it refused, with a text that says this?
+/// Asserts that the call was refused, with a text that says this.
 pub(crate) fn refused<T>(result: anyhow::Result<T>, text: &str) {
     let error = result.err().expect("refused");
     let all = format!("{error:#}");

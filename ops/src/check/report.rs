@@ -62,8 +62,8 @@ pub struct CheckReport {
     pub root: Node,
     /// Number of the newest commit.
     pub commit: u64,
-    /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none. No
-    /// finding: while a checkpoint is written there is one that is whole.
+    /// Whether the older checkpoint could serve if the newest were damaged; `None` when there is none. No finding:
+    /// there is one whole checkpoint while another is written.
     pub older_serves: Option<bool>,
 }
 

@@ -33,7 +33,7 @@ pub struct ApplyReport {
     pub commit: u64,
     /// Keys that the stream changes or deletes.
     pub changes: u64,
-    /// Were they there already?
+    /// True when the changes had been applied before.
     pub already_there: bool,
 }
 
@@ -95,7 +95,7 @@ pub fn apply_changes(db: &Db, mut reader: ChangeReader<impl Read>) -> Result<App
     Ok(ApplyReport { from, to, commit, changes, already_there })
 }
 
-/// Is a namespace as in a state where it has this root? Of a plain one only whether it exists is looked at.
+/// True when a namespace has this root. Of a plain one only its existence is compared.
 fn is_at(namespace: &ChangeNamespace, found: Option<TrieRoot>, node: Option<Node>) -> bool {
     match (found, node) {
         (Some(found), Some(node)) => namespace.plain || found.node == node,
@@ -104,7 +104,7 @@ fn is_at(namespace: &ChangeNamespace, found: Option<TrieRoot>, node: Option<Node
     }
 }
 
-/// Is each namespace as before the changes, added and empty, or as after them, and is there no other?
+/// Checks that each namespace is as before the changes, added and empty, or as after them, and that there is no other.
 fn check_state(roots: &Roots, head: &ChangeHead) -> Result<()> {
     let other = |namespace| StreamError::OtherState { namespace, from: head.from, to: head.to };
     for (number, found) in roots.all() {
@@ -123,7 +123,7 @@ fn check_state(roots: &Roots, head: &ChangeHead) -> Result<()> {
     Ok(())
 }
 
-/// Has the commit of the changes been made?
+/// True when the commit of the changes has been made.
 fn is_after(db: &Db, head: &ChangeHead, accesses: &[Access]) -> Result<bool> {
     let session = db.session(SessionOptions::new())?;
     let roots = session.roots();

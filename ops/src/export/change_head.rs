@@ -37,7 +37,7 @@ pub struct ChangeHead {
 pub struct ChangeNamespace {
     /// Its number.
     pub number: u8,
-    /// Is it plain?
+    /// True for a plain namespace.
     pub plain: bool,
     /// Its root, or its digest where it is plain, before the changes; none when it was added by them.
     pub before: Option<Node>,
@@ -46,7 +46,7 @@ pub struct ChangeNamespace {
 }
 
 impl ChangeNamespace {
-    /// Is it the same before and after?
+    /// True when the namespace is the same before and after.
     pub(super) fn is_unchanged(&self) -> bool {
         self.before == self.after
     }

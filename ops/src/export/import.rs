@@ -159,7 +159,7 @@ pub fn import(
     })
 }
 
-/// Is a plain namespace there already, pair by pair? An empty one is not: then nothing was read.
+/// Whether a plain namespace is there already, pair by pair. An empty one is not: then nothing was read.
 fn compare_plain(
     db: &Db,
     number: u8,

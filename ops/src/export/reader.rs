@@ -34,7 +34,7 @@ pub struct StreamHead {
 pub struct StreamNamespace {
     /// Its number.
     pub number: u8,
-    /// Is it plain?
+    /// True for a plain namespace.
     pub plain: bool,
     /// Its root, or its digest where it is plain.
     pub root: Node,

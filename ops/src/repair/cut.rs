@@ -119,7 +119,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     Ok(CutLog { position: end, error: error.clone(), lost, aside })
 }
 
-/// Can each page of a segment be read?
+/// True when each page of a segment can be read.
 fn is_readable(device: &Disk, index: u64) -> Result<bool> {
     let file = device.open(&segment_name(index), OpenMode::Read)?;
     let mut page = PageBuf::zeroed(1);
@@ -127,7 +127,7 @@ fn is_readable(device: &Disk, index: u64) -> Result<bool> {
     Ok(pages.into_iter().all(|at| device.read_at(&file, &mut page, at).is_ok()))
 }
 
-/// Is a segment of its size there, and blank? An earlier repair that was cut off may have made it so.
+/// True when a blank segment of its size is there. An earlier repair that was cut off may have made it.
 fn is_blank(device: &Disk, index: u64, size: u64) -> bool {
     let blank = || -> core::result::Result<bool, IoError> {
         let file = device.open(&segment_name(index), OpenMode::Read)?;

@@ -24,7 +24,7 @@ pub struct LostCommits {
 }
 
 impl LostCommits {
-    /// Is nothing lost, as far as the files can tell?
+    /// True when nothing is lost, as far as the files can tell.
     pub fn is_none(&self) -> bool {
         self.numbers.is_empty() && !self.maybe_more
     }
@@ -64,7 +64,7 @@ pub(super) struct LogReach {
     pub(super) prepared_through: LogPos,
     /// Of the last record that was seen: one of an earlier open that lies behind it was cut off long ago.
     incarnation: u32,
-    /// Was there a superblock, or a record?
+    /// True when there was a superblock, or a record.
     known: bool,
 }
 

@@ -199,7 +199,7 @@ impl RollForward<'_> {
         self.commit()
     }
 
-    /// Are these the roots of the last commit that was taken in? A digest may be another one.
+    /// Checks that these are the roots of the last commit that was applied. A digest may be another one.
     fn check(
         &self,
         commit: u64,

@@ -1,4 +1,4 @@
-//! Which page leaves, by the rules of the queues.
+//! Which page is evicted, by the rules of the queues.
 
 use std::sync::Arc;
 
@@ -9,26 +9,23 @@ use crate::cache::page::CachedPage;
 use crate::cache::queue::{CacheEntry, Queue};
 use crate::cache::table::{hash, slot_of};
 
-/// Uses that bring a page from small to main.
+/// Uses that move a page from small to main.
 const PROMOTED: u8 = 2;
 /// One page in this many is in small.
 const SMALL_PART: usize = 10;
-/// An eviction looks at a page no more often than this: to hold it, to find it no longer held and
-/// promote it, for each of its uses, and to let it leave. With each of these looks the oldest page of
-/// the held queue may go round.
+/// Looks of an eviction at a page at most: to hold it, to find it no longer held and promote it, for each of its uses,
+/// and to evict it. With each look the oldest page of the held queue may go round.
 const MAX_LOOKS: usize = 2 * (MAX_USES as usize + 3);
 
 impl Shard {
-    /// Makes the page leave that is worth least; `None` when there is no page.
-    ///
-    /// Bounded: a page that is looked at leaves, loses a use, or changes its queue, and it does each of
-    /// these a limited number of times before the next batch. Should the rules ever go round without a
-    /// page leaving, the one that is looked at last leaves, held or not.
+    /// Evicts the page that is worth least; `None` when there is no page. Bounded: a page that is looked at is evicted,
+    /// loses a use, or changes its queue, each a limited number of times before the next batch. Beyond the bound the
+    /// page that is looked at last is evicted, held or not.
     pub(super) fn evict(&mut self) -> Option<Arc<CachedPage>> {
         if let Some(page) = self.spare_pages.pop() {
             return Some(page);
         }
-        // What nobody uses goes before a page.
+        // Spare memory is freed before a page is evicted.
         self.spare_treelets.clear();
         // After the budget shrank, or when reservations and treelets fill it, there may be held pages only.
         let hold = self.held_now < self.pages();
@@ -43,7 +40,7 @@ impl Shard {
         None
     }
 
-    /// May this page leave, by the rules of its queue? If not, it moves to the queue where it waits next.
+    /// True when the rules of its queue let this page be evicted. If not, the page moves to the next queue.
     fn requeue_unless_evictable(&mut self, id: u32, hold: bool) -> bool {
         let CacheEntry { through, uses, queue, from_main, .. } = self.entries[id as usize];
         if hold && self.is_held(through) {
@@ -56,7 +53,7 @@ impl Shard {
         }
         let (stays, left) = match queue {
             Queue::Main => (uses > 0, uses.saturating_sub(1)),
-            // It goes on where it was.
+            // The rule of the queue that it came from decides.
             Queue::Held if from_main => (true, uses),
             Queue::Small | Queue::Held => (uses >= PROMOTED, 0),
         };
@@ -74,7 +71,7 @@ impl Shard {
         }
     }
 
-    /// Takes the page out that leaves.
+    /// Evicts an entry's page and remembers its number in the ghost, if it was in small.
     fn evict_entry(&mut self, id: u32) -> Option<Arc<CachedPage>> {
         let CacheEntry { page_no, queue, from_main, .. } = self.entries[id as usize];
         if queue != Queue::Main && !from_main {
@@ -86,7 +83,7 @@ impl Shard {
         self.take_out(id)
     }
 
-    /// Prefetches the memory of those that leave after this one.
+    /// Prefetches the memory of the pages that are evicted after this one.
     fn cpu_prefetch_after(&self, id: u32) {
         let Some(next) = self.entries[id as usize].newer() else { return };
         let next = &self.entries[next as usize];
@@ -116,7 +113,7 @@ impl Shard {
         }
     }
 
-    /// To the new end of a queue.
+    /// Moves an entry to the new end of a queue.
     pub(super) fn move_to(&mut self, id: u32, queue: Queue) {
         let (list, entries) = self.list(self.entries[id as usize].queue);
         list.unlink(entries, id);

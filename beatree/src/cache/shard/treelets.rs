@@ -1,4 +1,4 @@
-//! Treelets of pages: which are kept, and their room.
+//! Treelets of pages: which are kept, and in how much memory.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::treelet::Treelet;
 
 /// Treelets take at most this part of the budget, from what no page needs.
 const TREELET_PART: usize = 3;
-/// They take at most this part of the budget when pages have to leave for them.
+/// Treelets take at most this part of the budget when pages are evicted for them.
 const SOON_PART: usize = 16;
 
 impl Shard {
-    /// Hangs a treelet on a page, if the page is still there and there is room. Pages leave for it
-    /// only when `soon` says that a flush will need it.
+    /// Attaches a treelet to a page, if the page is still cached and there is room. Pages are evicted for it only with
+    /// `soon`: a flush will need it.
     pub(in crate::cache) fn attach(
         &mut self,
         page_no: PageNo,
@@ -36,7 +36,7 @@ impl Shard {
                 return;
             }
         }
-        // It may have been the one to leave.
+        // The page itself may have been evicted for the room.
         if self.holds(page_no, page) {
             fill(&mut treelet);
             if page.replace_treelet(Some(treelet)).is_none() {
@@ -54,13 +54,13 @@ impl Shard {
         }
     }
 
-    /// Is this very page here?
+    /// True when exactly this page is cached.
     fn holds(&self, page_no: PageNo, page: &Arc<CachedPage>) -> bool {
         let entry = self.find(page_no).map(|id| &self.entries[id as usize]);
         entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
     }
 
-    /// Takes a page's treelet off, and holds it no longer; says through which batch it was held.
+    /// Detaches a page's treelet and ends the page's hold; returns the batch that it was held through, and the treelet.
     pub(in crate::cache) fn detach(&mut self, page_no: PageNo) -> (u64, Option<Box<Treelet>>) {
         let Some(id) = self.find(page_no) else { return (NO_BATCH, None) };
         let entry = &self.entries[id as usize];

@@ -4,7 +4,7 @@ use pleach_core::{Hasher, Key};
 
 use super::*;
 
-/// The last task first, which no order of tasks may change.
+/// Runs the last task first: no order of tasks may change the result.
 fn backwards(count: usize, task: &(dyn Fn(usize) + Sync)) {
     (0..count).rev().for_each(task);
 }
@@ -104,13 +104,13 @@ fn a_key_that_comes_twice_is_named_and_long_values_do_not_stay() {
     sorter.clear();
     assert_eq!(holds(&sorter), 0, "after a failure, too");
     assert!(sorter.bytes() >= bytes, "the memory stays");
-    // A small batch is cleared without a walk over what the large one has left.
+    // Clearing after a small batch does not visit the accesses that the large one has left.
     accesses.truncate(10);
     assert!(sorter.sort(Hasher::BLAKE3, &accesses, &at_once).is_ok());
     assert_eq!((holds(&sorter), sorter.set), (1, 10));
     sorter.clear();
     assert_eq!((holds(&sorter), sorter.set), (0, 0));
-    // In two namespaces it is two keys.
+    // In two namespaces it counts as two keys.
     accesses.push(Access { namespace: 1, ..Access::read(accesses[7].key) });
     assert!(sorter.sort(Hasher::BLAKE3, &accesses, &backwards).is_ok());
 }

@@ -1,4 +1,4 @@
-//! What a commit changes, as its finish made it: shared by the publication, which applies it, and by undo.
+//! A commit's changes as its finish made them, shared by the publication, which applies them, and by undo.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -10,17 +10,16 @@ use pleach_core::Key;
 #[derive(Clone, Debug)]
 pub(crate) struct KeyUpdate {
     pub(crate) key: Key,
-    /// State afterwards.
+    /// State after the commit.
     pub(crate) new: Stored,
-    /// State before.
+    /// State before the commit.
     pub(crate) prior: Stored,
 }
 
-/// Changes in key order, shared by the block that they are of, its overlay, and undo.
+/// Changes in key order, shared by their block, its overlay, and undo.
 pub(crate) type ChangeList = Arc<[KeyUpdate]>;
 
-/// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
-/// key and after the one before.
+/// The changes of a commit, as its finish made them: lists in key order, none of them empty.
 #[derive(Clone)]
 pub(crate) struct Changes(Arc<[ChangeList]>);
 
@@ -38,7 +37,7 @@ impl Changes {
         self.0.iter().map(|list| list.len()).sum()
     }
 
-    /// The keys, with their states before.
+    /// The changed keys with their states before.
     pub(super) fn priors(&self) -> impl Iterator<Item = (&Key, &Stored)> {
         self.0.iter().flat_map(|list| list.iter()).map(|one| (&one.key, &one.prior))
     }
@@ -47,7 +46,7 @@ impl Changes {
         &self.0[index]
     }
 
-    /// The changes of all lists behind one.
+    /// The changes of all lists after one.
     pub(crate) fn after_list(&self, index: usize) -> impl Iterator<Item = &KeyUpdate> {
         self.0[index + 1..].iter().flat_map(|list| list.iter())
     }
@@ -59,13 +58,13 @@ impl Changes {
         Some(&list[at])
     }
 
-    /// Bytes of the lists. Longer values are left out: to count them takes a look at each change.
+    /// Bytes of the lists. Longer values are left out: counting them means a look at each change.
     pub(super) fn bytes(&self) -> u64 {
         let all = self.0.iter().map(|list| list.len() * size_of::<KeyUpdate>());
         all.sum::<usize>() as u64
     }
 
-    /// Those of a range.
+    /// The changes of keys in a range.
     pub(super) fn in_range(&self, keys: &RangeInclusive<Key>) -> impl Iterator<Item = &KeyUpdate> {
         let (first, last) = (keys.start(), *keys.end());
         let lists = self.lists_from(first);

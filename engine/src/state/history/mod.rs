@@ -1,6 +1,6 @@
-//! The past: what commits replaced ([`undo`]), which of it stays ([`window`]) and who holds it ([`pins`]); what a commit
-//! changes and replaces ([`changes`], [`replaced`]), and what that says of a node of then ([`past_node`]). The runs
-//! themselves are `pleach_history`'s.
+//! Past commits: their undo ([`undo`]), how much of it is kept ([`window`]) and which commits are held ([`pins`]); a
+//! commit's changes and its undo ([`changes`], [`replaced`]), and the node of a prefix as of an older commit
+//! ([`past_node`]). The runs themselves are in `pleach_history`.
 
 mod changes;
 pub(crate) mod past_node;

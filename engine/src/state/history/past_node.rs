@@ -1,35 +1,35 @@
-//! What is known of a prefix's node as of an older commit.
+//! The node of a prefix as of an older commit, as far as it is known.
 //!
-//! A commit says what it replaced for the pages, or regions, of the layout that it was published in. Flushes change
-//! layouts, so a prefix may not have been a page's when a commit changed a key below it: then the commit has
-//! replaced the node of a finer or a coarser prefix, and that of this one is not known. [`then`] tells both from a
+//! A commit records replaced nodes for the pages, or regions, of the layout in which it was published. Flushes change
+//! layouts, so a prefix may have been no page's when a commit changed a key below it: then that commit recorded the
+//! node of a shorter or a longer prefix, and the node of this one is not known. [`past_node`] tells both cases from a
 //! prefix that nothing has changed below.
 
 use pleach_core::{Node, Prefix};
 
 use pleach_history::ReplacedNode;
 
-/// What is known of a prefix's node as of an older commit; or what overlays say of it, where the changes are theirs.
+/// The node of a prefix as of an older commit; or in a chain of overlays, as far as they have changed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PastNode {
-    /// No later commit, and no overlay, has changed a key below it.
+    /// No later commit, and no overlay, has changed a key below the prefix.
     Unchanged,
-    /// It was this, and after the newest of the overlays that have changed it, it is.
+    /// The prefix's node in that commit, or after the newest overlay that changed it.
     Recorded(Node),
-    /// A later commit or an overlay has changed a key below it, and no page or region had this prefix then.
+    /// A later commit or an overlay has changed a key below the prefix, which was no page's and no region's then.
     Unrecorded,
 }
 
 impl PastNode {
-    /// What overlays say, over what is known of the commit below them: a node that one has recorded stays the node in it,
-    /// whatever is committed.
+    /// The overlays' node, or else that of the commit below them: a node in an overlay does not depend on later
+    /// commits.
     pub(crate) fn or_else(self, then: impl FnOnce() -> Self) -> Self {
         if self == Self::Unchanged { then() } else { self }
     }
 }
 
-/// What the nodes that were replaced in and around it say of one prefix: those of the oldest run, or commit, that has any, since
-/// of all that were replaced the oldest alone says whether the prefix was a page's then.
+/// The past node of `prefix` by the nodes that were replaced in and around it, in the oldest run or commit that has
+/// any: only the oldest shows whether the prefix was a page's then.
 pub(in crate::state) fn past_node(prefix: &Prefix, around: &[ReplacedNode]) -> PastNode {
     let own = around.iter().filter(|one| one.prefix == *prefix).min_by_key(|one| one.number);
     let others = around.iter().filter(|one| {
@@ -39,7 +39,7 @@ pub(in crate::state) fn past_node(prefix: &Prefix, around: &[ReplacedNode]) -> P
     match (own, other) {
         (None, None) => PastNode::Unchanged,
         (Some(own), None) => PastNode::Recorded(own.node),
-        // The prefix was a page's when the oldest of them came.
+        // The prefix was a page's when the oldest of them was replaced.
         (Some(own), Some(other)) if own.number < other => PastNode::Recorded(own.node),
         _ => PastNode::Unrecorded,
     }

@@ -1,8 +1,9 @@
-//! Who holds which commit, and since when.
+//! Which commits are held, by what, and since when.
 //!
-//! A pin belongs to a [`View`](crate::state::view::View): it keeps the undo of later commits in memory, and what only older
-//! states name on disk, as long as the limits of the history bear it. From then on the pin of an application holds nothing;
-//! that of the engine's own work, a rollback or a backup, holds until it ends. Guarded by the lock of [`super::undo`].
+//! A pin belongs to a [`View`](crate::state::view::View): it keeps the undo of later commits in memory, and the
+//! overflow runs that only older states name, as long as the limits of the history allow. Beyond them the pin of an
+//! application holds nothing; that of the engine's own work, a rollback or a backup, holds until it ends. Guarded by
+//! the lock of [`super::undo`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use std::time::Duration;
 
 use crate::handles::Holder;
 
-/// A commit that somebody holds.
+/// A held commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pin {
-    /// What holds it.
+    /// What holds the commit.
     pub holder: Holder,
     /// The label that the session was opened with.
     pub label: Option<Arc<str>>,
@@ -22,17 +23,17 @@ pub struct Pin {
     pub commit: u64,
     /// How long it has been held.
     pub age: Duration,
-    /// Can the commit still be read? If not, later commits have replaced more than undo may take: each read gives
-    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and the pin keeps neither memory nor disk.
+    /// True while the commit can still be read. Otherwise later commits have replaced more than undo may take: each
+    /// read returns [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and the pin keeps neither memory nor disk.
     pub readable: bool,
     /// Bytes of undo that this pin needs and the history alone would not keep.
     pub bytes: u64,
 }
 
-/// Names a pin: the commit, and a number of its own.
+/// The id of a pin: the commit, and a number of its own.
 pub(in crate::state) type PinId = (u64, u64);
 
-/// What is known of a pin.
+/// The holder of a pin, and when it began.
 #[derive(Clone, Debug)]
 pub(super) struct PinInfo {
     pub(super) holder: Holder,
@@ -61,7 +62,7 @@ impl Pins {
         debug_assert!(held.is_some(), "pinned before");
     }
 
-    /// The pin changes hands; a label stays unless there is another.
+    /// Changes the holder of a pin; its label stays unless there is a new one.
     pub(super) fn set_holder(&mut self, id: PinId, holder: Holder, label: Option<Arc<str>>) {
         if let Some(held) = self.held.get_mut(&id) {
             held.holder = holder;
@@ -69,9 +70,9 @@ impl Pins {
         }
     }
 
-    /// The oldest commit that is held, where those that can be read are as `reads` says, and what holds it.
+    /// The oldest held commit, with what holds it. `reads` is true for readable commits.
     pub(super) fn oldest(&self, reads: impl Fn(u64) -> bool) -> Option<(u64, Holder)> {
-        // A rollback and a backup go on with what they have found in a state that cannot be read any more.
+        // A rollback and a backup go on with what they have read of a state that cannot be read any more.
         let holds = |(commit, held): &(u64, &PinInfo)| {
             reads(*commit) || matches!(held.holder, Holder::Operation | Holder::Backup)
         };

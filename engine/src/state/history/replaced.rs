@@ -1,4 +1,4 @@
-//! What a commit replaced: as it is pushed to undo, and as its record has it.
+//! A commit's undo: as it is pushed, and as its record has it.
 
 use pleach_beatree::{Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
@@ -21,7 +21,7 @@ pub(crate) struct ReplacedNodes {
 }
 
 impl ReplacedNodes {
-    /// What they are in and around `prefix`, replaced by commit `number`.
+    /// The replaced nodes in and around `prefix`, with the number of this commit.
     pub(super) fn nodes_around(
         &self,
         of: NodeScope,
@@ -44,7 +44,7 @@ impl ReplacedNodes {
     }
 }
 
-/// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
+/// A commit's changes in one namespace, and the nodes that it replaces there, if there is a history.
 pub(crate) struct NamespaceUndo {
     pub(crate) namespace: u8,
     pub(crate) changes: Changes,
@@ -52,7 +52,7 @@ pub(crate) struct NamespaceUndo {
 }
 
 impl NamespaceUndo {
-    /// Bytes that it takes.
+    /// Bytes of the changes and nodes.
     pub(super) fn bytes(&self) -> u64 {
         let ReplacedNodes { pages, regions } = &self.nodes;
         let nodes = pages.capacity() + regions.capacity();
@@ -60,14 +60,14 @@ impl NamespaceUndo {
     }
 }
 
-/// What a commit replaced in one namespace, as its record has it.
+/// A commit's undo in one namespace, as its record has it.
 pub(crate) struct RecordUndo {
     pub(crate) namespace: u8,
     pub(crate) values: Vec<(Key, Stored)>,
     pub(crate) nodes: ReplacedNodes,
 }
 
-/// What a commit replaced in a namespace, as its record has it.
+/// Parses a commit's undo in one namespace from its record.
 pub(crate) fn record_undo(
     hasher: Hasher,
     namespace: &NamespaceView<'_>,
@@ -100,8 +100,8 @@ pub(crate) fn record_undo(
     Ok(RecordUndo { namespace: namespace.ns, values, nodes })
 }
 
-/// What commit `number` replaced, as a run to be put in: of each namespace, which ascend, the nodes and the values. Gives also
-/// the bytes of the overflow file that the values occupy.
+/// The undo of commit `number` as a run to be inserted, from nodes and values of each namespace, ascending; and the
+/// bytes of the overflow file that the values occupy.
 pub(super) fn commit_run<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
     runs: &Runs,
     (number, keys): (u64, usize),
@@ -118,7 +118,7 @@ pub(super) fn commit_run<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
     (run, overflow)
 }
 
-/// The same as a commit's record has it.
+/// The same, of undo that was read from a record.
 pub(crate) fn record_run(runs: &Runs, number: u64, restored: &[RecordUndo]) -> (CommitRun, u64) {
     let keys = restored.iter().map(|one| one.values.len()).sum();
     let namespaces = restored.iter().map(|one| {
@@ -128,7 +128,7 @@ pub(crate) fn record_run(runs: &Runs, number: u64, restored: &[RecordUndo]) -> (
     commit_run(runs, (number, keys), namespaces)
 }
 
-/// A value as the log has it.
+/// The state of a value as the log has it.
 pub fn stored(hasher: Hasher, commit: u64, value: LogValue<'_>) -> Result<Stored> {
     Ok(match value {
         LogValue::Absent => Stored::Absent,

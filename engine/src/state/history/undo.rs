@@ -1,17 +1,17 @@
-//! What commits replaced: reverse overlays for sessions on older states.
+//! What commits replaced, for sessions on older states.
 //!
-//! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last ones for whoever
-//! comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
-//! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
-//! What stays is *put in*: it becomes a run ([`pleach_history`]), so that a lookup costs about the same however many commits lie
-//! between. Window and pins are of commits, whatever namespaces they change.
+//! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last commits
+//! readable for anyone. A commit's undo is *pushed* before its changes are applied, as the commit's own sorted lists,
+//! shared, at no cost. Mostly it is freed as soon as the commit is published. Otherwise it is *inserted*: it becomes a
+//! run ([`pleach_history`]), so that a lookup costs about the same however many commits lie between. Window and pins
+//! are of commits, whatever namespaces they change.
 //!
-//! All that is kept is one value, [`UndoSet`], which says where it begins. It is replaced as a whole, under the lock of
-//! window and pins. Whoever reads consults it last, and takes it once: one that reaches back to his commit has the answer, and
-//! one that does not is an error. The newest commit that was pushed tells a reader of the tip that there is nothing to consult.
+//! All undo is one value, [`UndoSet`], which has the commit where it begins. It is replaced as a whole, under the lock
+//! of window and pins. A reader looks in it last, and loads it once: when it reaches back to the reader's commit it has
+//! the answer, otherwise the read is an error. A reader of the newest pushed commit need not look.
 //!
-//! With a history, each checkpoint writes what commits since the one before have replaced to the device, as a run
-//! ([`Undo::write_run`]), and the runs there are merged ([`Undo::merge_disk_runs`]). What is there may leave memory.
+//! With a history, each checkpoint writes the undo since the checkpoint before to the device, as a run
+//! ([`Undo::write_run`]), and merges the runs there ([`Undo::merge_disk_runs`]). Undo on the device may leave memory.
 //!
 //! Locks, none held over I/O: merges, then the lock of window and pins.
 
@@ -37,7 +37,7 @@ use crate::options::HistoryLimits;
 use crate::roots::Roots;
 use pleach_history::{DiskRun, Merges, RunFile, Runs};
 
-/// A commit that was not put in yet.
+/// The undo of a commit that is not inserted yet.
 #[derive(Clone)]
 struct RecentCommit {
     number: u64,
@@ -46,7 +46,7 @@ struct RecentCommit {
 }
 
 impl RecentCommit {
-    /// What it has of a namespace.
+    /// The commit's undo in a namespace.
     fn in_namespace(&self, namespace: u8) -> Option<&NamespaceUndo> {
         let at = self.namespaces.binary_search_by_key(&namespace, |one| one.namespace).ok()?;
         Some(&self.namespaces[at])
@@ -60,22 +60,22 @@ impl RecentCommit {
 /// All undo that is kept.
 #[derive(Clone)]
 pub(in crate::state) struct UndoSet {
-    /// The oldest commit that can be asked for.
+    /// The oldest commit that can be opened by its number.
     oldest: u64,
-    /// On the device, the oldest first, each with the commits that follow those of the one before.
+    /// Runs on the device, oldest first; each begins with the commit after the last of the run before.
     disk: Arc<[Arc<DiskRun>]>,
-    /// In memory is that of all commits after this one; the runs on the device end here, or later.
+    /// Memory has the undo of all commits after this one; the runs on the device end here, or later.
     memory_floor: u64,
-    /// Commits that were put in.
+    /// Inserted commits.
     runs: Runs,
-    /// Oldest first, all after those that were put in.
+    /// Commits not inserted yet, oldest first; all are newer than the inserted ones.
     recent: Vec<RecentCommit>,
     /// Bytes of runs in the making.
     merging: u64,
 }
 
 impl UndoSet {
-    /// That after `from`, all of it on the device through `tip`.
+    /// The undo of commits after `from`, all of it on the device through `tip`.
     fn new(from: u64, disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
         let (runs, recent) = (Runs::default(), Vec::new());
         Self { oldest: from, disk: disk.into(), memory_floor: tip, runs, recent, merging: 0 }
@@ -88,7 +88,7 @@ impl UndoSet {
             .map_or(self.memory_floor, |first| first.descriptor.after.min(self.memory_floor))
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory of all runs and recent commits.
     fn bytes(&self) -> u64 {
         let runs: u64 = self.runs.sizes().map(|(.., bytes)| bytes).sum();
         runs + self.merging + self.recent.iter().map(RecentCommit::bytes).sum::<u64>()
@@ -115,14 +115,13 @@ impl Retention {
         self.holder().map_or(u64::MAX, |(commit, _)| commit)
     }
 
-    /// The same, and what holds it.
+    /// The same commit, and what holds it.
     fn holder(&self) -> Option<(u64, Holder)> {
         self.pins.oldest(|commit| self.window.is_readable(commit))
     }
 }
 
-/// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
-/// way come and go without being put in.
+/// Commits that are not inserted while there is no history: a finish and a commit need undo for a short time only.
 const RECENT: usize = 2;
 
 /// Undo of the newest commits.
@@ -131,18 +130,18 @@ pub struct Undo {
     limits: HistoryLimits,
     /// The newest commit that was pushed.
     newest: AtomicU64,
-    /// Replaced by whoever holds `retention`; what was put in, by whoever holds `merges`, too.
+    /// Replaced under `retention`; its runs only under `merges`, too.
     current: ArcSwap<UndoSet>,
-    /// Runs on the device, where there are files.
+    /// The file of the runs on the device, where there are files.
     pub(crate) file: Option<Arc<RunFile>>,
     retention: Mutex<Retention>,
-    /// Held by whoever puts commits in, or takes them out.
+    /// Held while commits are inserted or removed.
     merges: Mutex<Merges>,
 }
 
 impl Undo {
-    /// The undo of a database whose newest commit is `tip`, with these runs of its past, whose last commit that is; none:
-    /// without past.
+    /// The undo of a database whose newest commit is `tip`. `disk` has the runs of its history, which end with that
+    /// commit; without runs no past state can be read.
     pub(crate) fn new(
         limits: HistoryLimits,
         tip: u64,
@@ -162,18 +161,18 @@ impl Undo {
         }
     }
 
-    /// Is there a history, so that commits say what they replace, nodes included?
+    /// True when there is a history, so that records have undo, nodes included.
     pub(crate) fn has_history(&self) -> bool {
         self.limits.commits > 0
     }
 
-    /// How many past commits are to be readable.
+    /// How many past commits should be readable.
     pub(crate) fn history_commits(&self) -> u64 {
         self.limits.commits
     }
 
-    /// Keeps what a commit replaces in each namespace that it changes, ascending; before its changes are
-    /// applied. With a history it says what was before.
+    /// Pushes a commit's undo in each namespace that it changes, ascending, before its changes are applied. With a
+    /// history, `before` is what the commit follows.
     pub(crate) fn push(&self, number: u64, undo: Vec<NamespaceUndo>, before: Option<PriorCommit>) {
         debug_assert!(undo.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         let commit = RecentCommit { number, namespaces: undo.into() };
@@ -184,19 +183,19 @@ impl Undo {
         self.newest.store(number, Ordering::Release);
     }
 
-    /// Puts another past in the place of the present one. The caller holds the lock of window and pins.
+    /// Replaces the undo set. The caller holds the lock of window and pins.
     fn update(&self, change: impl FnOnce(&mut UndoSet)) {
         let mut set = UndoSet::clone(&self.current.load());
         change(&mut set);
         self.current.store(Arc::new(set));
     }
 
-    /// After a commit's number is published: drops what nobody needs, and puts in what stays.
+    /// After a commit's number is published: discards undo that nobody needs, and inserts the rest.
     pub(crate) fn settle(&self) {
         let mut merges = self.merges.lock();
         self.trim(&mut merges);
         let most = if self.has_history() { 0 } else { RECENT };
-        // Each turn takes one out, and whoever pushes more settles them.
+        // Each turn removes one, and a thread that pushes more settles its own.
         while self.current.load().recent.len() > most {
             self.insert_oldest_recent(&mut merges);
             self.trim(&mut merges);
@@ -213,7 +212,7 @@ impl Undo {
         }
     }
 
-    /// The oldest recent commit becomes a run.
+    /// Inserts the oldest recent commit as a run.
     fn insert_oldest_recent(&self, merges: &mut Merges) {
         let set = self.current.load();
         let (mut runs, RecentCommit { number, namespaces: undone }) =
@@ -230,8 +229,7 @@ impl Undo {
         });
     }
 
-    /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
-    /// before.
+    /// Recovery: inserts the undo of a commit as its record has it, by namespace, and what the commit follows.
     pub(crate) fn restore(&self, number: u64, replaced: &[RecordUndo], before: PriorCommit) {
         let mut merges = self.merges.lock();
         let mut runs = self.current.load().runs.clone();
@@ -245,7 +243,7 @@ impl Undo {
         self.trim(&mut merges);
     }
 
-    /// Nothing before this commit, which is the newest, can be read: a load, or a commit without history.
+    /// No state before this newest commit can be read any more: it is a load, or a commit without history.
     pub(crate) fn set_barrier(&self, number: u64) {
         let mut merges = self.merges.lock();
         let mut retention = self.retention.lock();
@@ -256,8 +254,8 @@ impl Undo {
         self.newest.store(number, Ordering::Release);
     }
 
-    /// Recovery: the history begins at `from`, and the newest record says that it begins at `stated`: all that is
-    /// named from there on is kept until a durable record says otherwise. `stated` is 0 when no record was read.
+    /// Recovery: the history begins at `from`, and the newest record has the begin `recorded`: overflow runs named from
+    /// there on are kept until a durable record has a later begin. `recorded` is 0 when no record was read.
     pub(crate) fn set_recovered_begin(&self, from: u64, recorded: u64) {
         let mut merges = self.merges.lock();
         let mut retention = self.retention.lock();
@@ -267,7 +265,7 @@ impl Undo {
         self.trim(&mut merges);
     }
 
-    /// Moves the window on, and drops what nobody needs then.
+    /// Moves the window on, and discards undo that nobody needs then.
     fn trim(&self, merges: &mut Merges) {
         let mut retention = self.retention.lock();
         let (before, oldest) = (self.current.load_full(), retention.oldest_held());
@@ -288,7 +286,7 @@ impl Undo {
         });
     }
 
-    /// Bytes of what is put in.
+    /// Bytes of undo in memory.
     #[cfg(test)]
     pub(super) fn resident_bytes(&self) -> u64 {
         self.current.load().bytes()
@@ -303,13 +301,12 @@ impl Undo {
 
 /// Pins and the window.
 impl Undo {
-    /// Pins a commit: what later ones replace stays, as long as the budget bears it. The commit is the
-    /// newest one, or pinned by somebody else.
+    /// Pins the newest commit, or one that another pin holds: the undo of later ones is kept, within the limits.
     pub(in crate::state) fn pin(&self, commit: u64, now: Duration) -> PinId {
         self.retention.lock().pins.add(commit, now)
     }
 
-    /// Pins a past commit of the window, and gives its roots and blob.
+    /// Pins a past commit of the window; returns the pin with the commit's roots and blob.
     pub(in crate::state) fn pin_past(
         &self,
         commit: u64,
@@ -324,7 +321,7 @@ impl Undo {
         Ok((retention.pins.add(commit, now), said))
     }
 
-    /// Takes a pin back.
+    /// Releases a pin.
     pub(in crate::state) fn unpin(&self, pin: PinId) {
         let mut retention = self.retention.lock();
         retention.pins.remove(pin);
@@ -335,12 +332,12 @@ impl Undo {
         }
     }
 
-    /// Says what holds a pin.
+    /// Records what holds a pin.
     pub(in crate::state) fn set_holder(&self, pin: PinId, holder: Holder, label: Option<Arc<str>>) {
         self.retention.lock().pins.set_holder(pin, holder, label);
     }
 
-    /// Refuses while somebody holds a commit that can be read, or an operation is under way.
+    /// Refuses while a readable commit is held, or an operation is under way.
     pub(crate) fn check_unheld(&self) -> Result<()> {
         let holder = self.retention.lock().holder();
         holder.map_or(Ok(()), |(_, holder)| Err(Error::InUse(holder)))
@@ -372,27 +369,27 @@ impl Undo {
         self.retention.lock().window.kept_and_wanted()
     }
 
-    /// The oldest commit that can be asked for.
+    /// The oldest commit that can be opened by its number.
     pub fn oldest_commit(&self) -> u64 {
         self.retention.lock().window.oldest_commit()
     }
 
-    /// Roots and blob of a commit that is not the newest one. May read.
+    /// Roots and blob of a commit before the newest. May read the device.
     pub fn commit_state(&self, commit: u64) -> Result<CommitState> {
         self.prior_commit(commit + 1).map(|before| (before.roots, before.blob))
     }
 
-    /// What a commit that is not the first goes back to, if it is a rollback. May read.
+    /// The commit that `commit`, which is not the first, restores, if it is a rollback. May read the device.
     pub(crate) fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
         self.prior_commit(commit).map(|before| before.back_to)
     }
 
-    /// When a commit that is not the first was made, in seconds since 1970, where that is known. May read.
+    /// When a commit that is not the first was made, in seconds since 1970, where that is known. May read the device.
     pub fn committed_at(&self, commit: u64) -> Result<Option<u64>> {
         self.prior_commit(commit).map(|before| before.time)
     }
 
-    /// What was before a commit of the window.
+    /// What a commit of the window follows.
     fn prior_commit(&self, commit: u64) -> Result<PriorCommit> {
         let retention = self.retention.lock();
         let (oldest, before) =
@@ -408,34 +405,33 @@ impl Undo {
         }
     }
 
-    /// Where the records begin whose undo is in the window and not on the device; none when there are none.
+    /// Where the first record begins whose undo is in the window and not on the device; `None` when there is none.
     pub fn log_from(&self) -> Option<LogPos> {
         self.retention.lock().window.first_unwritten().map(|(from, _)| from)
     }
 
-    /// Where the window begins once `number` is the newest commit, for its record.
+    /// The window's begin once `number` is the newest commit, for that commit's record.
     pub(crate) fn begin_after(&self, number: u64) -> u64 {
         self.retention.lock().window.begin_after(number)
     }
 
-    /// A record was queued that ends at `end` and says that the window begins at `from`.
+    /// A queued record that ends at `end` has `from` as the begin of the window.
     pub(crate) fn note_recorded_begin(&self, end: LogPos, from: u64) {
         self.retention.lock().window.note_recorded_begin(end, from);
     }
 
-    /// The oldest commit that somebody holds and can read; the largest number when there is none.
+    /// The oldest readable commit that is held; `u64::MAX` when there is none.
     pub(crate) fn oldest_held(&self) -> u64 {
         self.retention.lock().oldest_held()
     }
 
-    /// Overflow runs that commits through this one have replaced are named by nobody: no older commit is held, and
-    /// a durable record (the log is durable below `durable`) says that no window begins before (rule
-    /// `runs-after-window`).
+    /// The last commit whose replaced overflow runs nobody names: no older commit is held, and a durable record (the
+    /// log is durable below `durable`) has no earlier begin of the window (rule `runs-after-window`).
     pub(crate) fn unnamed_through(&self, durable: LogPos) -> u64 {
         let mut retention = self.retention.lock();
         let oldest = retention.oldest_held();
         let unnamed = retention.window.durable_from(durable).min(oldest);
-        // The window moves on behind a commit's publication: until then its commits can be asked for.
+        // The window moves on after a commit is published: until then the commits in it can be opened.
         if self.has_history() { unnamed.min(retention.window.oldest_commit()) } else { unnamed }
     }
 }

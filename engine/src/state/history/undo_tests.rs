@@ -1,4 +1,4 @@
-//! What undo says that it takes is what it takes.
+//! The bytes that undo reports are those that it takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,8 +86,7 @@ fn run(bytes: u64, disk_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
     assert!(undo.oldest_commit() < 5999, "there is a history");
 }
 
-/// Lists keep room for what comes, and what stays is counted with commits that have gone: what was counted of each commit
-/// when it came says less and less of what is there.
+/// Lists have spare capacity: bytes counted when each commit came would be fewer and fewer of those in use.
 #[test]
 fn what_is_counted_is_there() {
     let mut worst: f64 = 0.0;
@@ -134,7 +133,7 @@ impl Subscriber for Events {
     fn exit(&self, _: &Id) {}
 }
 
-/// A history that its limits make shorter was so without a word.
+/// The log reports a history that its limits make shorter.
 #[test]
 fn a_history_that_falls_short_says_so_once() {
     let mut fell = false;
@@ -152,14 +151,14 @@ fn a_history_that_falls_short_says_so_once() {
     });
 }
 
-/// Of recent commits, which are not put in yet, those behind a state say what it had: not its own.
+/// A state's values are in the undo of recent commits after it, not in that of its own commit.
 #[test]
 fn a_state_is_what_the_commits_behind_it_have_replaced() {
     let undo = Undo::new(HistoryLimits::of_disk(256, u64::MAX), 0, None, Vec::new());
     let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
     let check = |undo: &Undo, newest: u64| {
         for base in 1..newest {
-            // The page's key changes in each second commit: the next one behind the state has replaced what it had.
+            // The page's key changes in each second commit: the next one after the state has its value in its undo.
             let next = base + 1 + base % 2;
             let past = undo.load_since(base).expect("it is kept");
             let found = past.get(0, &key(1, 0), base).expect("in memory");

@@ -1,18 +1,18 @@
 //! Which past commits can be read: the history window, and the limits that move it on.
 //!
 //! ```text
-//!                from         written       dropped            tip
+//!               oldest        written       evicted            tip
 //!   ...-----------|--------------|-------------|----------------|
-//!     gone        | runs on      | runs in memory               |
+//!     not kept    | runs on      | runs in memory               |
 //!                 | the device   | and the log                  |
 //! ```
 //!
-//! *From* is the oldest commit that can be asked for by its number: `history` commits before the tip, or
-//! fewer where a limit in bytes of disk says so, or where runs and records with undo begin. The undo of commits up to *written*
-//! is in runs on the device; that of later ones is in memory, and in their records. *Dropped* is where undo in memory
-//! begins: without a limit at `from`, or at an older commit that is pinned. What takes more than [`HistoryLimits::bytes`] of
-//! memory is dropped from there, the oldest first, once it is on the device; without a history, in any case, and pinned or not.
-//! All three only rise. A commit is *readable* when all undo after it is kept.
+//! *Oldest* is the oldest commit that can be opened by its number: `history` commits before the tip, or a later one
+//! because of a limit in bytes of disk, or because the runs and records with undo begin there. The undo of commits up
+//! to *written* is in runs on the device; that of later ones is in memory, and in their records. Undo in memory begins
+//! at *evicted*: without a limit at `oldest`, or at an older commit that is pinned. Beyond [`HistoryLimits::bytes`] of
+//! memory the oldest undo is evicted once it is on the device; without a history in any case, pinned or not. All three
+//! only rise. A commit is *readable* when all undo after it is kept.
 //!
 //! Pure bookkeeping, guarded by the lock of [`super::undo`].
 
@@ -27,30 +27,30 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 
-/// The commit before one, as that one's record has it.
+/// What a commit follows: its predecessor's roots and blob, as its own record has them.
 #[derive(Clone, Debug)]
 pub(crate) struct PriorCommit {
-    /// Where the record begins.
+    /// Where the commit's record begins.
     pub(crate) start: LogPos,
     /// The roots before.
     pub(crate) roots: Roots,
     /// The blob before.
     pub(crate) blob: Arc<[u8]>,
-    /// The commit that this one goes back to, if it is a rollback.
+    /// The commit that this one restores, if it is a rollback.
     pub(crate) back_to: Option<u64>,
-    /// When this one was made, in seconds since 1970; none where an open has read it from the log, which does not say it.
+    /// When this commit was made, in seconds since 1970; `None` when it was read from the log, which does not have it.
     pub(crate) time: Option<u64>,
 }
 
-/// Later times are not believed: not all can be shown.
+/// Later times count as unknown: not all of them can be shown.
 const YEAR_10000: u64 = 253_402_300_800;
 
-/// Added to the number of roots where the time follows it.
+/// Flag in the number of roots: the time follows.
 const TIMED: u16 = 1 << 15;
 
 impl PriorCommit {
-    /// As a run on the device has it: the commit that is gone back to, from 1, 8 bytes; the number of roots, 2; with [`TIMED`] in
-    /// that, the time, 8; of each root the namespace, the kind of trie, and the root; the blob.
+    /// The form in a run on the device: the restored commit plus 1, or 0, 8 bytes; the number of roots, 2 bytes; with
+    /// [`TIMED`] in that, the time, 8 bytes; of each root the namespace, the kind of trie, and the root; the blob.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.back_to.map_or(0, |commit| commit + 1).to_le_bytes().to_vec();
         let count = u16::try_from(self.roots.all().count()).expect("at most 256 namespaces");
@@ -64,7 +64,7 @@ impl PriorCommit {
         bytes
     }
 
-    /// What [`Self::encode`] made.
+    /// Parses the form that [`Self::encode`] makes.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, BodyError> {
         let mut bytes = BodyCursor::new(bytes);
         let (back_to, count) = (bytes.u64()?.checked_sub(1), bytes.u16()?);
@@ -87,13 +87,13 @@ impl PriorCommit {
 /// A commit whose undo is kept in memory.
 struct WindowCommit {
     number: u64,
-    /// Bytes of the overflow file that the values which it replaced occupy.
+    /// Bytes of the overflow file that the replaced values occupy.
     values: u64,
     before: Option<PriorCommit>,
 }
 
 impl WindowCommit {
-    /// Bytes that it takes in the list of those that are kept.
+    /// Bytes that the entry takes in the list of commits.
     fn bytes(&self) -> u64 {
         let before = self.before.as_ref();
         let named = before.map_or(0, |PriorCommit { roots, blob, .. }| roots.bytes() + blob.len());
@@ -101,13 +101,13 @@ impl WindowCommit {
     }
 }
 
-/// A run of the history.
+/// The commits and sizes of a run of the history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunSize {
-    /// It has the undo of the commits after this one, through another.
+    /// The run has the undo of the commits after `after`, through `through`.
     pub(super) after: u64,
     pub(super) through: u64,
-    /// Its bytes, and those of the overflow file that values take which its commits replaced.
+    /// Bytes of the run, and bytes of the overflow file that the replaced values of its commits take.
     pub(super) bytes: u64,
     pub(super) values: u64,
 }
@@ -117,9 +117,9 @@ pub(super) struct Window {
     limits: HistoryLimits,
     tip: u64,
     oldest: u64,
-    /// The history begins here whatever the limits say: nothing before was ever kept, or is known.
+    /// The history begins here whatever the limits say: earlier undo was never kept, or is unknown.
     begin: u64,
-    /// It was said that less is kept than wanted.
+    /// True when a history shorter than wanted was reported.
     is_short: bool,
     /// The undo of commits through this one is on the device, or is not kept.
     written: u64,
@@ -127,15 +127,15 @@ pub(super) struct Window {
     evicted: u64,
     /// The undo of all commits after this one is kept.
     floor: u64,
-    /// Commits that are not on the device.
+    /// Commits whose undo is not on the device.
     commits: VecDeque<WindowCommit>,
     /// Bytes of `commits`.
     list: u64,
-    /// Bytes of the overflow file that states before them name.
+    /// Bytes of the overflow file that the undo of `commits` names.
     values: u64,
-    /// What queued records say of where the window begins, and where they end.
+    /// Of queued records: where each ends, and the begin of the window that it records.
     recorded: VecDeque<(LogPos, u64)>,
-    /// What the newest durable record says; the largest number while there never was a history.
+    /// The begin that the newest durable record has; `u64::MAX` while there never was a history.
     durable_from: u64,
 }
 
@@ -159,7 +159,7 @@ impl Window {
         }
     }
 
-    /// The oldest commit that can be asked for.
+    /// The oldest commit that can be opened by its number.
     pub(super) fn oldest_commit(&self) -> u64 {
         self.oldest
     }
@@ -169,7 +169,7 @@ impl Window {
         self.written
     }
 
-    /// Can the state of a commit be read: is the undo of all commits after it kept?
+    /// True when the state of a commit can be read: the undo of all commits after it is kept.
     pub(super) fn is_readable(&self, commit: u64) -> bool {
         commit >= self.floor
     }
@@ -184,8 +184,8 @@ impl Window {
         usize::try_from(number.checked_sub(first)?).ok().filter(|at| *at < self.commits.len())
     }
 
-    /// The next commit's undo is there, or is being put in. `values` are the bytes of the overflow file that the values in it
-    /// occupy, as far as they are known by now ([`Self::set_values`]).
+    /// Adds the next commit. `values` are the bytes of the overflow file that the values in its undo occupy, as far as
+    /// they are known by now ([`Self::set_values`]).
     pub(super) fn add(&mut self, number: u64, values: u64, before: Option<PriorCommit>) {
         self.tip = number;
         self.values += values;
@@ -194,7 +194,7 @@ impl Window {
         self.commits.push_back(kept);
     }
 
-    /// Bytes of the overflow file that the values in a commit's undo occupy.
+    /// Sets the bytes of the overflow file that the values in a commit's undo occupy.
     pub(super) fn set_values(&mut self, number: u64, values: u64) {
         if let Some(at) = self.position(number) {
             self.values = self.values - self.commits[at].values + values;
@@ -202,27 +202,26 @@ impl Window {
         }
     }
 
-    /// What was before each commit that is not on the device, through one, in order. None where that of one of them is not
-    /// known.
+    /// What each commit through `through` that is not on the device follows, in order; `None` if one is unknown.
     pub(super) fn unwritten(&self, through: u64) -> Option<Vec<(u64, PriorCommit)>> {
         let commits = self.commits.iter().take_while(|kept| kept.number <= through);
         commits.map(|kept| Some((kept.number, kept.before.clone()?))).collect()
     }
 
-    /// The undo of commits through one is on the device.
+    /// Records that the undo of commits through `through` is on the device.
     pub(super) fn set_written(&mut self, through: u64) {
         self.written = self.written.max(through);
         self.forget(through);
     }
 
-    /// Nothing before this commit can be read: what came was no commit with undo.
+    /// No state before this commit can be read any more, since it was made without undo.
     pub(super) fn set_barrier(&mut self, number: u64) {
         (self.tip, self.oldest, self.begin) = (number, number, number);
         (self.written, self.evicted, self.floor) = (number, number, number);
         self.forget(number);
     }
 
-    /// The window begins here, or later: records say so, or what came before is not there any more.
+    /// The window begins at `from` or later: records say so, or earlier undo does not exist any more.
     pub(super) fn set_begin(&mut self, from: u64) {
         self.begin = from.min(self.tip);
         self.oldest = self.oldest.max(self.begin);
@@ -233,7 +232,7 @@ impl Window {
         (self.tip - self.oldest, (self.tip - self.begin).min(self.limits.commits))
     }
 
-    /// Both, when the first has just become smaller than the second.
+    /// The same two numbers, when the first has just become smaller than the second.
     pub(super) fn note_shortfall(&mut self) -> Option<(u64, u64)> {
         let (kept, wanted) = self.kept_and_wanted();
         let begins = kept < wanted && !self.is_short;
@@ -241,30 +240,30 @@ impl Window {
         begins.then_some((kept, wanted))
     }
 
-    /// The window's begin once `number` is the newest commit, for its record.
+    /// The window's begin once `number` is the newest commit, for that commit's record.
     pub(super) fn begin_after(&self, number: u64) -> u64 {
         self.oldest.max(number.saturating_sub(self.limits.commits))
     }
 
-    /// A record that ends at `end` says that the window begins at `from`.
+    /// A record that ends at `end` has `from` as the begin of the window.
     pub(super) fn note_recorded_begin(&mut self, end: LogPos, from: u64) {
         if self.durable_from < u64::MAX {
             self.recorded.push_back((end, from));
         }
     }
 
-    /// Where the window begins, as the newest record says.
+    /// The window's begin as the newest record has it.
     pub(super) fn recorded_begin(&self) -> u64 {
         self.recorded.back().map_or(self.durable_from, |(_, from)| *from)
     }
 
-    /// Recovery has found a record that says that the history begins at `stated`, whatever can be read of it: all
-    /// that is named from there on is kept until a durable record says otherwise.
+    /// Recovery has found a record with the begin `recorded`, whatever can be read of the history: overflow runs named
+    /// from there on are kept until a durable record has a later begin.
     pub(super) fn set_recovered_begin(&mut self, recorded: u64) {
         self.durable_from = recorded;
     }
 
-    /// The commit that the window begins at as a durable record says, with the log durable below `durable`.
+    /// The window's begin as durable records have it, with the log durable below `durable`.
     pub(super) fn durable_from(&mut self, durable: LogPos) -> u64 {
         while let Some((_, from)) = self.recorded.front().filter(|(end, _)| *end <= durable) {
             self.durable_from = self.durable_from.max(*from);
@@ -273,9 +272,10 @@ impl Window {
         self.durable_from
     }
 
-    /// Moves the window on, to its length and to its bytes of the device, and drops what nobody needs, and from memory what takes
-    /// more than the bytes of memory. `oldest_pin` is the oldest commit that is held, `in_memory` the bytes of memory. The
-    /// runs come oldest first. Gives the last commit whose undo is dropped from memory, and the last one whose undo is dropped from the device.
+    /// Moves the window on, to its limits in commits and in bytes of disk; discards undo that nobody needs, and evicts
+    /// undo beyond the limit of memory. `oldest_pin` is the oldest commit that is held, `in_memory` the bytes of undo
+    /// in memory. The runs come oldest first. Returns the last commit whose undo is not in memory any more, and the
+    /// last one whose undo the device need not keep.
     pub(super) fn advance(
         &mut self,
         oldest_pin: u64,
@@ -296,13 +296,13 @@ impl Window {
             self.oldest = self.oldest.max(through);
             limited = through;
         }
-        // A pin keeps what is in memory: the device is for the window.
+        // A pin keeps undo in memory only: the device is for the window.
         let unneeded = self.oldest.min(oldest_pin).max(limited);
         self.evicted = self.evicted.max(unneeded.min(self.tip));
         let gone = memory.iter().take_while(|run| run.through <= self.evicted);
         let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list;
         if left > self.limits.bytes {
-            // Some more than has to be, so that not each commit drops a run, and runs as a whole.
+            // Evicts whole runs, and some more than necessary, so that not each commit evicts one.
             let mut excess = left - self.limits.bytes / 8 * 7;
             let droppable = if self.limits.commits > 0 { self.written } else { self.tip };
             for run in memory.iter().filter(|run| run.through <= droppable) {
@@ -321,7 +321,7 @@ impl Window {
         (self.evicted, self.oldest)
     }
 
-    /// Forgets commits through one.
+    /// Removes the entries of commits through `through`.
     fn forget(&mut self, through: u64) {
         let gone = self.commits.partition_point(|kept| kept.number <= through);
         for kept in self.commits.drain(..gone) {
@@ -330,13 +330,13 @@ impl Window {
         }
     }
 
-    /// What was before a commit that is not on the device.
+    /// What a commit follows whose undo is not on the device.
     pub(super) fn prior_commit(&self, commit: u64) -> Option<&PriorCommit> {
         self.commits[self.position(commit)?].before.as_ref()
     }
 
-    /// Where the records begin whose undo is in the window and not on the device, and the roots before the first; none when
-    /// there are none.
+    /// Where the first record begins whose undo is in the window and not on the device, and the roots before it; `None`
+    /// when there is none.
     pub(super) fn first_unwritten(&self) -> Option<(LogPos, &Roots)> {
         let first = self.commits.iter().find(|kept| kept.number > self.oldest)?.before.as_ref()?;
         Some((first.start, &first.roots))

@@ -1,8 +1,7 @@
-//! The checkpoints of an open database: superblocks, where a replay starts, and the numbers of flushes
-//! and images.
+//! The checkpoints of an open database: superblocks, the replay start, and the numbers of flushes and images.
 //!
-//! Invariants: a number of this open is given out once, and never another open's; the replay start is
-//! that of the newest superblock that is durable. The checkpoint alone writes superblocks.
+//! Invariants: each number is given out once, and never in two opens; the replay start is that of the newest durable
+//! superblock. Only a checkpoint writes superblocks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::state::pages::space::PageSpace;
 use pleach_history::DiskRun;
 
-/// Pages that an image may grow by, beside a quarter, without asking for room.
+/// Pages that an image may grow by, beside a quarter, without new room being reserved.
 const IMAGE_SLACK: u64 = 32;
 
 /// Bytes of the file of an image of `pages` pages, with room for the next one.
@@ -30,20 +29,20 @@ pub(crate) fn image_file_bytes(pages: u64) -> u64 {
 /// Numbers of flushes and images that are kept for the checkpoint of a close.
 pub(crate) const NUMBERS_FOR_CLOSE: u64 = 16;
 
-/// The checkpoints.
+/// Superblocks, the kept log, and numbers of flushes and images.
 pub(crate) struct Images {
     /// Held by a load or a close while it makes images on its own thread.
     maker: Mutex<()>,
     superblocks: Mutex<SuperblockStore>,
     /// Where a replay of the newest image starts.
     replay_start: AtomicU64,
-    /// The writable open that this is.
+    /// The incarnation of this open.
     pub(crate) incarnation: u32,
     /// Counter of flush numbers.
     numbers: AtomicU64,
-    /// Is an image in the making?
+    /// True while an image is in the making.
     in_progress: Arc<AtomicBool>,
-    /// Runs of the history that the newest image names: their pages stay taken.
+    /// Runs of the history that the newest image names: their pages stay in use.
     named: Mutex<Vec<Arc<DiskRun>>>,
     /// Where the kept log begins, and where replays of images since then began, in order.
     cuts: Mutex<VecDeque<LogPos>>,
@@ -51,7 +50,7 @@ pub(crate) struct Images {
     room: AtomicU64,
 }
 
-/// While this lives an image is in the making.
+/// Ends the making of an image when dropped.
 #[derive(Debug)]
 pub(crate) struct ImageGuard(Arc<AtomicBool>);
 
@@ -82,8 +81,8 @@ impl Images {
         }
     }
 
-    /// Checkpoint `shrink-files`, for an image of `pages` pages that was just written, whose file may have been made for a far
-    /// larger one; and room for the next one ([`Self::reserve_image_room`]).
+    /// Checkpoint `shrink-files`, for an image of `pages` pages that was just written: cuts its file if that was made
+    /// for a far larger image, and keeps room for the next one ([`Self::reserve_image_room`]).
     pub(crate) fn fit_image_file(
         &self,
         space: &PageSpace,
@@ -103,8 +102,8 @@ impl Images {
         self.reserve_image_room(space, pages);
     }
 
-    /// Keeps room for an image of `pages` pages, and a quarter more, in both files, as far as there is room: it takes a checkpoint
-    /// to free the log of a full device, and a close makes one. Called where images are made: nobody else changes these files.
+    /// Keeps room for an image of `pages` pages, and a quarter more, in both files, as far as the device has room: only
+    /// a checkpoint frees the log on a full device, and a close makes one. Called only where images are made.
     pub(crate) fn reserve_image_room(&self, space: &PageSpace, pages: u64) {
         let room = self.room.load(Ordering::Acquire);
         if pages <= room + room / 4 {
@@ -114,22 +113,22 @@ impl Images {
         match IMAGES.into_iter().try_for_each(lengthen) {
             Ok(()) => {}
             Err(Error::Full(_)) => return,
-            // It is no write and no sync of anything: nothing is lost but the room.
+            // No write and no sync has failed: nothing is lost but the room.
             Err(error) => tracing::warn!(%error, "no room was kept for the next image"),
         }
         self.room.store(pages, Ordering::Release);
     }
 
-    /// Bytes that both files have to be longer for an image of `pages` pages.
+    /// Bytes that both files lack for an image of `pages` pages.
     pub(crate) fn missing_image_bytes(&self, pages: u64) -> u64 {
         let room = self.room.load(Ordering::Acquire);
         let more = image_file_bytes(pages).saturating_sub(image_file_bytes(room));
-        // 0: the files were not looked at yet.
+        // 0: the files were not measured yet.
         if room == 0 { 0 } else { 2 * more }
     }
 
-    /// The right to make images beside the task, which begins none during a load and has ended in a close: one
-    /// at a time.
+    /// The right to make images outside the checkpoint task, for one caller at a time. The task begins none during a
+    /// load, and has ended in a close.
     pub(crate) fn lock_maker(&self) -> MutexGuard<'_, ()> {
         self.maker.lock()
     }
@@ -139,9 +138,8 @@ impl Images {
         *self.superblocks.lock().newest()
     }
 
-    /// Writes the next superblock, which `next` makes of the newest, and syncs it. Gives the positions
-    /// from which on the superblock before it, and this one, want the log (rules `log-for-both`,
-    /// `log-for-history`).
+    /// Writes the next superblock, which `next` makes of the newest, and syncs it. Returns the positions from which on
+    /// the superblock before it, and this one, need the log (rules `log-for-both`, `log-for-history`).
     pub(crate) fn write(
         &self,
         next: impl FnOnce(&Superblock) -> Superblock,
@@ -153,16 +151,15 @@ impl Images {
         Ok((before.log_from(), next.log_from()))
     }
 
-    /// An image that is durable names these runs of the history, and the one before it counts no more.
+    /// Sets the runs of the history that the newest durable image names, in place of those of the image before.
     pub(crate) fn set_named_runs(&self, runs: Vec<Arc<DiskRun>>) {
         *self.named.lock() = runs;
     }
 
-    /// Where the log begins that is kept from now on, when an image's replay starts at `cut`, and about so many bytes before it
-    /// are kept.
+    /// Where the kept log begins once an image's replay starts at `cut` and about `bytes` bytes before it are kept.
     pub(crate) fn advance_kept_log(&self, cut: LogPos, bytes: u64) -> LogPos {
         let mut cuts = self.cuts.lock();
-        // There the record after the cut begins: the block before was sealed.
+        // The record after the cut begins there: the block before was sealed.
         cuts.push_back(cut.align_up(BLOCK));
         while cuts.len() > 1 && cut.saturating_since(cuts[0]) > bytes {
             cuts.pop_front();
@@ -170,19 +167,19 @@ impl Images {
         cuts[0].min(cut)
     }
 
-    /// An image begins, unless another one is in the making: that of a backup, or of a checkpoint. The caller is at its cut,
+    /// Begins an image, unless another one is in the making, of a backup or of a checkpoint. The caller is at its cut,
     /// under the sequencer's lock.
     pub(crate) fn try_begin_image(&self) -> Option<ImageGuard> {
         let was = self.in_progress.swap(true, Ordering::AcqRel);
         (!was).then(|| ImageGuard(Arc::clone(&self.in_progress)))
     }
 
-    /// Is an image in the making? Under the sequencer's lock none begins meanwhile.
+    /// True while an image is in the making. Under the sequencer's lock none begins meanwhile.
     pub(crate) fn is_image_in_progress(&self) -> bool {
         self.in_progress.load(Ordering::Acquire)
     }
 
-    /// Where the log begins that is kept for either image.
+    /// Where the log begins that the two images need.
     pub(crate) fn log_from(&self) -> LogPos {
         let store = self.superblocks.lock();
         let older = store.other().as_ref().unwrap_or(store.newest()).log_from();
@@ -194,25 +191,25 @@ impl Images {
         self.replay_start.load(Ordering::Acquire).into()
     }
 
-    /// A replay starts here from now on.
+    /// Sets where a replay starts from now on.
     pub(crate) fn set_replay_start(&self, position: LogPos) {
         self.replay_start.store(position.get(), Ordering::Release);
     }
 
-    /// A number for the next flush or image, (incarnation, counter): never used before, and never
-    /// another incarnation's. The last `kept` numbers of this open are left to others.
+    /// A number for the next flush or image, (incarnation, counter), which no other flush or image has, in any
+    /// incarnation. The last `kept` numbers of this open are not given out.
     pub(crate) fn next_number(&self, kept: u64) -> Result<u64> {
         let counter = next_number(&self.numbers, u64::from(u32::MAX) - kept)?;
         Ok(u64::from(self.incarnation) << 32 | counter)
     }
 
-    /// The counter in the next number.
+    /// The counter of the next number.
     pub(crate) fn next_counter(&self) -> u64 {
         self.numbers.load(Ordering::Relaxed)
     }
 }
 
-/// The counter's next number, which is at most `last`.
+/// The counter's next number, at most `last`.
 fn next_number(counter: &AtomicU64, last: u64) -> Result<u64> {
     let next = |number| (number <= last).then_some(number + 1);
     counter
@@ -238,7 +235,7 @@ mod tests {
                 Err(Error::FlushNumbers)
             ));
         }
-        // A close has some left, and they end, too.
+        // Numbers are left for a close, and they end, too.
         for number in last - NUMBERS_FOR_CLOSE + 1..=last {
             assert_eq!(next_number(&counter, last).expect("kept"), number);
         }

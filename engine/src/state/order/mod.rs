@@ -1,4 +1,4 @@
-//! What comes before what: commits ([`sequencer`]), checkpoints ([`images`]).
+//! The order of commits ([`sequencer`]) and of checkpoints ([`images`]).
 
 pub(crate) mod images;
 pub(crate) mod sequencer;

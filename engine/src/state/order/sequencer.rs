@@ -1,15 +1,14 @@
 //! The one sequencer: it orders publications, and the log's order is that order.
 //!
-//! A commit takes a *ticket* under the sequencer's lock: its parent's state is that of the newest ticketed
-//! commit, its record gets the next position, and both happen in microseconds. Writing and
-//! syncing happen outside, by whichever holder of the writer comes first, for everything that is
-//! queued then: commits that wait together share one sync. A child may take its ticket while its parent
-//! is written and synced. Publication follows in ticket order.
+//! A commit takes a *ticket* under the sequencer's lock: its parent's state is that of the newest ticketed commit, its
+//! record gets the next position, and both happen in microseconds. Records are written and synced outside the lock; the
+//! first holder of the writer does it for all that are queued then, so commits that wait together share one sync. A
+//! child may take its ticket while its parent is written and synced. Publication follows in ticket order.
 //!
-//! A flush has no ticket: it takes the lock when no commit is between ticket and publication,
-//! queues its record and publishes in the same moment. So neither sees half of the other. A flush or a
-//! checkpoint that finds commits in flight is *awaited*: no child takes its ticket ahead of its parent's
-//! publication until it had its moment, so that commits one upon the other do not keep it away.
+//! A flush has no ticket: it takes the lock when no commit is between ticket and publication, and queues its record and
+//! publishes under it, so that commit and flush see each other whole. A flush or a checkpoint that finds commits in
+//! flight is *awaited*: until it had its turn, no child takes its ticket before its parent is published, so that
+//! commits one upon the other do not keep it waiting for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +24,7 @@ use crate::handles::Holder;
 use crate::roots::Roots;
 use crate::state::lock_ranks::{SEQUENCER, SYNC, WRITER};
 
-/// A commit as the newest one: of those that are published, or of those with a ticket.
+/// The newest commit of those that are published, or of those with a ticket.
 #[derive(Clone, Debug)]
 pub struct Tip {
     pub number: u64,
@@ -34,7 +33,7 @@ pub struct Tip {
 }
 
 impl Tip {
-    /// Is its state that of the other one, whatever their numbers? The blob is part of a state.
+    /// True when both have the same roots and blob, whatever their numbers. The blob is part of a state.
     pub(crate) fn is_state_of(&self, other: &Self) -> bool {
         self.roots == other.roots && self.blob == other.blob
     }
@@ -44,15 +43,15 @@ impl Tip {
 pub(crate) struct SequencerState {
     tail: LogTail,
     queue: Vec<RecordBuf>,
-    /// Segments reach this far: records below it have room.
+    /// The segments are prepared up to this position: records below it have room.
     room_through: LogPos,
     /// Newest commit with a ticket.
     pub(crate) newest: Tip,
-    /// A load is about to make the next commit.
+    /// True while a load is about to make the next commit.
     pub(crate) loading: bool,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,
-    /// Grows when the layout of a region changes: by a flush, or by a load.
+    /// Grows when a flush or a load changes the layout of a region.
     pub(crate) layouts: u64,
     awaited: bool,
     /// Why no write is accepted any more: [`Error::Poisoned`], or [`Error::ReadOnly`].
@@ -74,7 +73,7 @@ pub(crate) struct Sequencer {
 }
 
 impl SequencerState {
-    /// Queues a record and gives its position. The caller has made room.
+    /// Queues a record and returns its position. The caller has made room.
     pub(crate) fn queue(&mut self, mut record: RecordBuf) -> LogPos {
         let position = self.tail.reserve(record.len());
         record.set_position(position);
@@ -82,50 +81,50 @@ impl SequencerState {
         position
     }
 
-    /// Is there room in the segments for a record of `len` bytes?
+    /// True when the segments have room for a record of `len` bytes.
     pub(crate) fn has_room(&self, len: u64) -> bool {
         self.tail.needed_through(len) <= self.room_through
     }
 
-    /// Is a record that ends here still to be written? After a failure it never is.
+    /// True while a record that ends at `end` is queued. After a failure, such a record is never written.
     pub(crate) fn is_queued(&self, end: LogPos) -> bool {
         self.queue.first().and_then(RecordBuf::position).is_some_and(|first| first < end)
     }
 
-    /// End of what is queued or written.
+    /// End of the queued and written log.
     pub(crate) fn log_end(&self) -> LogPos {
         self.tail.position()
     }
 
-    /// Is no commit between ticket and publication? If one is, the caller is awaited: it asks again, soon.
+    /// True when no commit is between ticket and publication. Otherwise the caller is awaited, and asks again soon.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.awaited = self.in_flight > 0;
         !self.awaited
     }
 
-    /// Does a flush or a checkpoint wait for commits in flight?
+    /// True while a flush or a checkpoint waits for commits in flight.
     pub(crate) fn is_awaited(&self) -> bool {
         self.awaited
     }
 
-    /// Has a write failed?
+    /// True after a failed write or sync.
     pub(crate) fn is_poisoned(&self) -> bool {
         matches!(self.refusal, Some(Error::Poisoned(_)))
     }
 
-    /// Refuses when a write has failed, or none may be.
+    /// Refuses a write after a failed one, or in a database that is read only.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.refusal.clone().map_or(Ok(()), Err)
     }
 
-    /// Refuses what begins, also when the database was closed. What has its ticket comes to its end
-    /// and asks [`SequencerState::check_writable`].
+    /// Refuses a new operation, also when the database was closed. A commit with a ticket is finished all the same, and
+    /// asks [`SequencerState::check_writable`].
     pub(crate) fn check_open(&self) -> Result<()> {
         self.check_writable()?;
         if self.closed { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Refuses while a load has the database to itself.
+    /// Refuses while a load is under way.
     pub(crate) fn check_not_loading(&self) -> Result<()> {
         if self.loading { Err(Error::InUse(Holder::Load)) } else { Ok(()) }
     }
@@ -165,7 +164,7 @@ impl Sequencer {
         RankedGuard::acquire(WRITER, || self.writer.try_lock(), || self.writer.lock())
     }
 
-    /// Bytes of the buffer that runs of the log are written from.
+    /// Bytes of the buffer from which the log is written.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.segments.max_write_bytes()
     }
@@ -175,10 +174,9 @@ impl Sequencer {
         self.durable.load(Ordering::Acquire).into()
     }
 
-    /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
+    /// Reserves room for a record of `len` bytes. On a full disk it fails, and nothing has changed.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
-        // A little more, so that neighbours rarely have to come back, and less than what is prepared
-        // early.
+        // A little more, so that the next records rarely need a call, and less than what is prepared early.
         let room = self.lock().tail.needed_through(len) + (self.segments.size() / 4).min(1 << 16);
         self.prepare(room)?;
         let mut state = self.lock();
@@ -186,8 +184,8 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Prepares the log up to a position. What fails has changed nothing, except for a sync of the folder,
-    /// which poisons as every failed sync does.
+    /// Prepares the log up to a position. A failure has changed nothing, except a failed sync of the folder, which
+    /// poisons as every failed sync does.
     pub(crate) fn prepare(&self, upto: LogPos) -> Result<()> {
         let Err(error) = self.segments.prepare_through(upto) else { return Ok(()) };
         if self.segments.is_poisoned() {
@@ -198,14 +196,13 @@ impl Sequencer {
         Err(error.into())
     }
 
-    /// Has the log come to the second half of its last prepared segment? Then this is how far it
-    /// should be prepared.
+    /// Up to where the log should be prepared; `None` before it is in the second half of its last prepared segment.
     pub(crate) fn prepare_target(&self) -> Option<LogPos> {
         let upto = self.lock().log_end() + self.segments.size() / 2;
         (self.segments.prepared_through() < upto).then_some(upto)
     }
 
-    /// Writes everything that is queued, at least through `end`, and syncs it when asked.
+    /// Writes everything that is queued, at least through `end`, and syncs it if `sync`.
     pub(crate) fn write_through(&self, end: LogPos, sync: bool) -> Result<()> {
         let done = || {
             let upto = if sync { &self.durable } else { &self.written };
@@ -214,7 +211,7 @@ impl Sequencer {
         if done() {
             return Ok(());
         }
-        // Whoever needs no sync waits for none.
+        // A write without sync waits for no sync.
         let lock =
             || RankedGuard::acquire(SYNC, || self.syncing.try_lock(), || self.syncing.lock());
         let _alone = sync.then(lock);
@@ -232,7 +229,7 @@ impl Sequencer {
         drop(writer);
         let synced = unsynced.sync();
         let mut writer = self.lock_writer();
-        // Before others come to the writer, which refuses them from here on: theirs is not the cause.
+        // Before other threads take the writer, which refuses them from here on: their errors are not the cause.
         let durable = writer.finish_sync(&unsynced, synced).map_err(Error::Log);
         let durable = durable.inspect_err(|error| self.poison(error))?;
         self.durable.store(durable.get(), Ordering::Release);
@@ -243,35 +240,34 @@ impl Sequencer {
         let mut records = {
             let mut state = self.lock();
             state.check_writable()?;
-            // Under this lock: a later ticket gets a position beyond the blocks that the sync covers.
+            // Under this lock, so that a later ticket gets a position beyond the blocks that the sync covers.
             if writer.needs_seal(sync) {
                 state.tail.seal();
             }
             std::mem::take(&mut state.queue)
         };
-        // Room was made before: to have none now is a failure, and not said as if nothing had happened.
+        // Room was made before: to have none now is a failure, and no full disk that has changed nothing.
         writer.write(&mut records).map_err(Error::Log)?;
         self.log_bytes.store(writer.bytes(), Ordering::Relaxed);
-        // Ends of records, never of the block behind them: a superblock must not claim more than
-        // the log has.
+        // The end of a record, never of the block behind it: a superblock must not claim more than the log has.
         self.written.store(writer.end().position.get(), Ordering::Release);
         Ok(())
     }
 
-    /// Bytes written to the log. Waits for nobody.
+    /// Bytes written to the log. Takes no lock.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)
     }
 
-    /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight,
-    /// and `state_as_of` sees the state as of that very point. `None` when a commit is in flight.
+    /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight, and `state_as_of` sees
+    /// the state as of that very point. `None` when a commit is in flight.
     pub(crate) fn cut<T>(
         &self,
         while_loading: bool,
         state_as_of: impl FnOnce(LogPoint) -> T,
     ) -> Result<Option<(LogPoint, T)>> {
         let mut writer = self.lock_writer();
-        // Seals, so that it is known where the next record begins.
+        // Seals, so that the position of the next record is known.
         self.write_queued(&mut writer, true).inspect_err(|error| self.poison(error))?;
         let mut state = self.lock();
         let busy = !state.is_quiet() || !state.queue.is_empty();
@@ -282,7 +278,7 @@ impl Sequencer {
         Ok(Some((point, state_as_of(point))))
     }
 
-    /// Refuses all writes: another process has the log.
+    /// Refuses all writes: the log belongs to another process.
     pub(crate) fn refuse_writes(&self) {
         self.lock().refusal = Some(Error::ReadOnly);
     }

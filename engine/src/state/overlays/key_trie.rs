@@ -1,18 +1,16 @@
-//! The keys that a chain of overlays changes: a trie over four bits of the key at a time, of which each
-//! layer has the part that it changed.
+//! The keys that a chain of overlays changes: a trie over four bits of the key at a time, in parts by layer.
 //!
-//! A layer's trie is that of the layer below it, with the branches copied that its own keys lie under;
-//! all else is named by reference, and a reference names a layer and a place in it. So a lookup
-//! through any number of layers takes as many steps as through one, a layer takes memory for its own changes
-//! only, and nothing is locked: what was built is never written again.
+//! A layer's trie is that of the layer below it, with copies of the branches above its own keys; all else is named by
+//! reference to a layer and a place in it. So a lookup through any number of layers takes as many steps as through one,
+//! a layer takes memory for its own changes only, and no lock is needed: a built trie is never written again.
 //!
 //! Invariants:
-//! * a reference names the newest layer that changed anything below it, and so the references in a
-//!   branch say without further reading who changed what below a prefix last;
-//! * a reference to a layer that is not in the chain, because it was committed, stands for nothing: all
-//!   below it is committed, and the commit has it;
-//! * a branch has at least two children, of which any number may stand for nothing by now;
-//! * a layer's branches each have a change of that layer below them.
+//! * a reference names the newest layer that changed anything below it, so the references in a branch show, without
+//!   reading on, which layer changed what below a prefix last;
+//! * a reference to a committed layer, which is not in the chain any more, counts as absent: all below it is in the
+//!   commit;
+//! * a branch has at least two children, any number of which may be absent by now;
+//! * each branch of a layer has a change of that layer below it.
 //!
 //! ```text
 //! branch, in words:   which children (16 bits), depth (16), number of a change below it (32)
@@ -20,10 +18,9 @@
 //! reference:          layer (24 bits) | hint (8) | leaf? (1) | number of the change, or word of the branch (31)
 //! ```
 //!
-//! *Hints* spare a lookup the memory of what it does not find, and most lookups find nothing. That of a leaf is
-//! a byte that depends on all of its key. That of a branch is a bit for each two children, set if it has one
-//! of them; where keys share bits that the branch skips, all bits are set, since a lookup does not know then
-//! which of its key's bits the branch divides by.
+//! *Hints* spare a lookup reads of memory without its key, and most lookups find nothing. The hint of a leaf is a
+//! fingerprint of its key. The hint of a branch is a bit for each two children, set if it has one of them; where keys
+//! share bits that the branch skips, all are set: a lookup cannot know then which bits the branch divides by.
 
 use std::ops::Range;
 
@@ -37,15 +34,15 @@ const WIDTH: usize = 1 << STEP;
 /// Steps of a key.
 const LEAF_DEPTH: u16 = 256 / STEP;
 
-/// Number of a layer in its chain; one more than that of the layer below, and 0 after the last. No chain has
-/// as many layers as there are numbers: each has a list of all below it, and these would take petabytes.
+/// Number of a layer in its chain: one more than that of the layer below, and 0 after the last. No chain has as many
+/// layers as there are numbers: each has a list of all below it, and the lists would take petabytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LayerNo(u32);
 
 impl LayerNo {
     const MASK: u32 = (1 << 24) - 1;
 
-    /// A number; bits beyond those that count are dropped.
+    /// A number, without the bits beyond its 24.
     pub(super) const fn new(number: u32) -> Self {
         Self(number & Self::MASK)
     }
@@ -54,14 +51,14 @@ impl LayerNo {
         Self::new(self.0.wrapping_add(1))
     }
 
-    /// How many layers above `older` this one is; a large number when it is below.
+    /// How many layers `self` is above `older`; a large number when it is below.
     #[inline]
     pub(super) const fn layers_above(self, older: Self) -> u32 {
         self.0.wrapping_sub(older.0) & Self::MASK
     }
 }
 
-/// A byte that depends on all of a key: leaves of other keys are told without looking at them.
+/// A byte that depends on all of a key, so that most leaves of other keys are passed over without reading them.
 #[inline]
 fn fingerprint(key: &Key) -> u8 {
     let words = key.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
@@ -94,7 +91,7 @@ impl KeyTrieRef {
         Self::new(layer, pairs.map(|pair| 1 << pair).sum(), at)
     }
 
-    /// The same where it may not be known by which bits of a key it divides.
+    /// The same reference with a branch's hint all set, where it is unknown which bits of a key the branch divides by.
     fn with_any_hint(self) -> Self {
         if self.is_leaf() { self } else { Self(self.0 | u64::from(Self::ANY) << Self::HINT) }
     }
@@ -104,8 +101,8 @@ impl KeyTrieRef {
         LayerNo((self.0 >> 40) as u32)
     }
 
-    /// Can what is looked for be there? Of a leaf, `sought` is the key's fingerprint, of a branch, the bits
-    /// by which it divides if it skips none.
+    /// False when the target cannot be below the reference. Of a leaf, `sought` is the key's fingerprint; of a branch,
+    /// the bits by which it divides if it skips none.
     #[inline]
     fn can_match(self, sought: usize) -> bool {
         let hint = (self.0 >> Self::HINT & 0xff) as usize;
@@ -131,7 +128,7 @@ pub(super) trait LayerLookup {
     /// The key of a layer's change. The layer is of this chain.
     fn key(&self, layer: LayerNo, change: usize) -> &Key;
 
-    /// How many layers are above this one; more than there are when it is not of this chain.
+    /// How many layers are above this one; more than the chain has when the layer is not in it.
     fn age(&self, layer: LayerNo) -> u32;
 }
 
@@ -142,7 +139,7 @@ pub(super) struct KeyTrie {
     root: Option<KeyTrieRef>,
 }
 
-/// A branch, as it lies in its layer's words.
+/// A branch, as stored in its layer's words.
 #[derive(Clone, Copy)]
 struct Branch<'a>(&'a [u64]);
 
@@ -152,12 +149,12 @@ impl<'a> Branch<'a> {
         self.0[0] & 0xffff
     }
 
-    /// A change below it, of its own layer.
+    /// Number of a change of the branch's layer, below the branch.
     fn change(self) -> usize {
         (self.0[0] >> 32) as usize
     }
 
-    /// Steps of a key above it.
+    /// Steps of a key above the branch.
     #[inline]
     fn depth(self) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "it was a depth, of 6 bits")]
@@ -165,7 +162,7 @@ impl<'a> Branch<'a> {
         depth
     }
 
-    /// The child of these bits.
+    /// The child for these bits.
     #[inline]
     fn child(self, bits: usize) -> Option<KeyTrieRef> {
         let bitmap = self.bitmap();
@@ -186,8 +183,8 @@ fn bits_at(key: &Key, depth: u16) -> usize {
 }
 
 impl KeyTrie {
-    /// The trie of layer `number` with these changes, which are sorted, over the layers below it, the
-    /// newest of which has the trie `below`.
+    /// The trie of layer `number`, with the sorted keys of its changes, over the layers below, whose newest trie is
+    /// `below`.
     pub(super) fn build(
         below: Option<&Self>,
         layers: &impl LayerLookup,
@@ -198,7 +195,7 @@ impl KeyTrie {
         if keys.is_empty() {
             return Self { words: Vec::new(), root: below };
         }
-        // About as much as it takes where the keys are spread.
+        // About as many words as evenly spread keys take.
         let words = Vec::with_capacity(keys.len() * 4);
         let mut builder = KeyTrieBuilder { layers, number, keys, words };
         let root = builder.merge(below, 0..keys.len(), 0);
@@ -207,7 +204,7 @@ impl KeyTrie {
         Self { words, root: Some(root) }
     }
 
-    /// Bytes that it takes.
+    /// Bytes of the trie.
     pub(super) fn bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
@@ -263,7 +260,7 @@ impl KeyTrie {
         self.visit_covering(layers, prefix, |at| visit_all(layers, at, &mut visit));
     }
 
-    /// Calls `visit` with references to all that is below a prefix, in order, and to nothing else.
+    /// Calls `visit` with references that cover all changes below a prefix, in order, and no others.
     fn visit_covering(
         &self,
         layers: &impl LayerLookup,
@@ -282,7 +279,7 @@ impl KeyTrie {
             }
             let branch = trie.branch(at.index());
             let depth = branch.depth() * STEP;
-            // What a branch skips is looked at in the end: all keys below it share it.
+            // The bits that a branch skips are compared at the end: all keys below it share them.
             let path = || layers.key(at.layer(), branch.change());
             if depth >= prefix.len() {
                 if prefix.covers(path()) {
@@ -307,7 +304,7 @@ impl KeyTrie {
     }
 }
 
-/// All that a reference stands for, in order. It is not deeper than a key has steps.
+/// Visits all changes below a reference, in order. The recursion is no deeper than a key has steps.
 fn visit_all(layers: &impl LayerLookup, at: KeyTrieRef, visit: &mut impl FnMut(LayerNo, usize)) {
     let Some(trie) = layers.trie(at.layer()) else { return };
     if at.is_leaf() {
@@ -318,7 +315,7 @@ fn visit_all(layers: &impl LayerLookup, at: KeyTrieRef, visit: &mut impl FnMut(L
     }
 }
 
-/// Builds a layer's part.
+/// Builds a layer's part of the trie.
 struct KeyTrieBuilder<'a, L> {
     layers: &'a L,
     number: LayerNo,
@@ -327,8 +324,7 @@ struct KeyTrieBuilder<'a, L> {
 }
 
 impl<L: LayerLookup> KeyTrieBuilder<'_, L> {
-    /// Puts the layer's own keys of this range, of which there is at least one, over what is below, with which
-    /// they share the first `shared` steps.
+    /// Merges the layer's own keys of this non-empty range with what is below; all share the first `shared` steps.
     fn merge(&mut self, below: Option<KeyTrieRef>, own: Range<usize>, shared: u16) -> KeyTrieRef {
         let (first, last) = (self.keys[own.start], self.keys[own.end - 1]);
         let mut depth = common_len(first, last) / STEP;
@@ -339,7 +335,7 @@ impl<L: LayerLookup> KeyTrieBuilder<'_, L> {
             let branch = (!below.is_leaf()).then(|| trie.branch(below.index()));
             let ends = branch.map_or(LEAF_DEPTH, Branch::depth);
             let change = branch.map_or(below.index(), Branch::change);
-            // A branch that skips nothing is known to share what leads to it.
+            // A branch that skips nothing shares the path to it.
             let path = (ends > shared).then(|| self.layers.key(below.layer(), change));
             depth = depth.min(path.map_or(ends, |path| common_len(first, path) / STEP));
             match (branch.filter(|_| depth >= ends), path) {
@@ -353,7 +349,7 @@ impl<L: LayerLookup> KeyTrieBuilder<'_, L> {
                 (None, Some(path)) if depth < LEAF_DEPTH => {
                     children[bits_at(path, depth)] = Some(below.with_any_hint());
                 }
-                // The same key again.
+                // The same key, changed again.
                 (None, _) => {}
             }
         }
@@ -372,7 +368,7 @@ impl<L: LayerLookup> KeyTrieBuilder<'_, L> {
         if depth == shared { made } else { made.with_any_hint() }
     }
 
-    /// Adds a branch, with the number of a change below it; its only child where it has no other.
+    /// Adds a branch, with the number of a change below it. Returns the child itself where there is only one.
     fn push(
         &mut self,
         depth: u16,

@@ -1,16 +1,14 @@
-//! The live overlays: what a chain of them says of keys and prefixes.
+//! The live overlays, and lookups of keys and prefixes in a chain of them.
 //!
-//! Each overlay is a [`Layer`]. It has a [`LayerPart`] for each namespace that it changes: its sorted changes, shared
-//! with the block that it was, the nodes that it recorded, and its part of the trie over the keys of all
-//! layers below it ([`key_trie`]). A view has the layers of its [`Chain`] as its namespace sees them ([`NamespaceChain`]), so
-//! that reading takes no lock, and a chain of hundreds costs a lookup no more than one overlay does
-//! (decision 0028).
+//! Each overlay is a [`Layer`]. It has a [`LayerPart`] for each namespace that it changes: the sorted changes, shared
+//! with the overlay's block, the recorded nodes, and the layer's part of the trie over the keys of all layers below it
+//! ([`key_trie`]). A view has the layers of its [`Chain`] as its namespace sees them ([`NamespaceChain`]), so that
+//! reading takes no lock, and a lookup in a chain of hundreds costs no more than in one overlay (decision 0028).
 //!
 //! Invariants:
 //! * the layers of a chain have consecutive numbers, and each but the newest has the tries of all its parts;
-//! * nothing of a layer changes once it is there, but that its tries are built, once, and that a
-//!   commit takes it;
-//! * layers do not hold each other: a layer goes with the last chain that has it.
+//! * a layer never changes, except that its tries are built, once, and that a commit takes it;
+//! * layers do not hold each other: a layer is freed with the last chain that has it.
 
 mod key_trie;
 #[cfg(test)]
@@ -26,17 +24,16 @@ use crate::state::history::past_node::PastNode;
 use crate::state::history::undo::{ChangeList, KeyUpdate};
 use key_trie::{KeyTrie, LayerLookup, LayerNo};
 
-/// How many overlays live, and what memory they take.
+/// Number of overlays made, and the memory that the live ones take.
 #[derive(Debug, Default)]
 pub(crate) struct Overlays {
     bytes: AtomicUsize,
-    /// Layers that were made.
+    /// Layers made so far, for their versions.
     made: AtomicU64,
 }
 
 impl Overlays {
-    /// Allocated bytes of all live overlays: changes with their values, recorded nodes, tries. Lists that
-    /// undo shares count here, too.
+    /// Bytes of all live overlays: changes with their values, recorded nodes, tries, and lists that undo shares.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -46,21 +43,21 @@ impl Overlays {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerCommit {
     pub(crate) number: u64,
-    /// Is the commit's state the overlay's own? Of merged overlays it is that of the newest only.
+    /// True when the commit's state is the overlay's own. Of merged overlays it is that of the newest only.
     pub(crate) is_own_state: bool,
 }
 
-/// Versions of pages that overlays have changed have this bit.
+/// Set in the versions of pages that overlays have changed.
 const OVERLAY: u64 = 1 << 63;
 
 /// What one overlay adds to the state below it.
 pub(crate) struct Layer {
     number: LayerNo,
     version: u64,
-    /// By namespace, ascending; none of them without changes.
+    /// By namespace, ascending; only namespaces with changes.
     pub(crate) parts: Box<[LayerPart]>,
     commit: OnceLock<LayerCommit>,
-    /// Bytes that it takes, without its tries.
+    /// Bytes of the layer without its tries.
     bytes: usize,
     all: Arc<Overlays>,
 }
@@ -68,16 +65,16 @@ pub(crate) struct Layer {
 /// What one overlay adds to one namespace.
 pub(crate) struct LayerPart {
     pub(crate) namespace: u8,
-    /// Lists of which none is empty, in order.
+    /// In key order; no list is empty.
     pub(crate) changes: Vec<ChangeList>,
-    /// How many changes are in the lists before each list.
+    /// For each list, the number of changes in the lists before it.
     starts: Vec<usize>,
     nodes: [Vec<(Prefix, Node)>; 2],
     trie: OnceLock<KeyTrie>,
 }
 
 impl Layer {
-    /// A layer over a chain, with what it says of each namespace, ascending.
+    /// A layer over the chain `below`, with its parts in ascending order of namespaces.
     pub(crate) fn new(
         all: &Arc<Overlays>,
         below: &Chain,
@@ -97,23 +94,23 @@ impl Layer {
         })
     }
 
-    /// The version of the pages that it is the last to change. Commits have other numbers.
+    /// The version of pages that this layer was the last to change. Commits have other versions.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Bytes that it takes, its tries included.
+    /// Bytes of the layer with its tries.
     pub(crate) fn bytes(&self) -> usize {
         let tries = self.parts.iter().filter_map(|part| part.trie.get());
         self.bytes + tries.map(KeyTrie::bytes).sum::<usize>()
     }
 
-    /// Its changes in a namespace: lists of which none is empty, in order.
+    /// The layer's changes in a namespace: lists in key order, none of them empty.
     pub(crate) fn changes(&self, namespace: u8) -> &[ChangeList] {
         self.part(namespace).map_or(&[], |part| &part.changes)
     }
 
-    /// What it says of a namespace.
+    /// The layer's part for a namespace.
     #[inline]
     fn part(&self, namespace: u8) -> Option<&LayerPart> {
         match &*self.parts {
@@ -125,12 +122,13 @@ impl Layer {
         }
     }
 
-    /// The commit that it became part of, published or not.
+    /// The commit that the overlay became part of, published or not.
     pub(crate) fn commit(&self) -> Option<LayerCommit> {
         self.commit.get().copied()
     }
 
-    /// A commit with a ticket has it. The caller holds the sequencer's lock, under which none had.
+    /// Sets the commit that takes the overlay, when it has its ticket. The caller holds the sequencer's lock, and no
+    /// commit has taken it before.
     pub(crate) fn set_commit(&self, commit: LayerCommit) {
         let taken = self.commit.set(commit);
         debug_assert!(taken.is_ok(), "an overlay is in one commit");
@@ -138,8 +136,7 @@ impl Layer {
 }
 
 impl LayerPart {
-    /// Sorted lists of changes, each before the next; and nodes of pages and of regions that the overlay changed, each sorted by
-    /// prefix.
+    /// Lists of changes in key order, and the nodes of changed pages and of changed regions, each sorted by prefix.
     pub(crate) fn new(
         namespace: u8,
         mut changes: Vec<ChangeList>,
@@ -159,7 +156,7 @@ impl LayerPart {
         Self { namespace, changes, starts, nodes, trie: OnceLock::new() }
     }
 
-    /// Bytes that it takes, without its trie.
+    /// Bytes of the part without its trie.
     fn bytes(&self) -> usize {
         let of_nodes =
             self.nodes.iter().map(|nodes| nodes.capacity() * size_of::<(Prefix, Node)>());
@@ -171,7 +168,7 @@ impl LayerPart {
         size_of::<Self>() + of_nodes.sum::<usize>() + of_changes.sum::<usize>()
     }
 
-    /// Its part of the trie.
+    /// The part's own trie.
     #[inline]
     fn own_trie(&self) -> &KeyTrie {
         self.trie.get().expect("whoever reads it, or stands on it, has made it readable")
@@ -183,7 +180,7 @@ impl LayerPart {
         &self.changes[list][at - self.starts[list]]
     }
 
-    /// The node that it recorded for a prefix.
+    /// The node recorded for a prefix.
     fn recorded(&self, prefix: &Prefix) -> Option<Node> {
         self.nodes.iter().find_map(|nodes| {
             let at = nodes.binary_search_by_key(prefix, |node| node.0).ok()?;
@@ -202,19 +199,18 @@ impl Drop for Layer {
 #[derive(Clone, Default)]
 pub(crate) struct Chain {
     layers: Arc<[Arc<Layer>]>,
-    /// Number of the last of them, which each step of a lookup asks for.
+    /// Number of the newest layer, which each step of a lookup needs.
     newest: LayerNo,
 }
 
 impl Chain {
-    /// The chain with a layer over it, which was made for that.
+    /// The chain with `layer` over it, which was made over this chain.
     pub(crate) fn with_layer(&self, layer: &Arc<Layer>) -> Self {
         let layers = self.layers.iter().chain([layer]).cloned().collect();
         Self { layers, newest: layer.number }
     }
 
-    /// What is over the newest commit that is the state of one of these overlays, up to commit
-    /// `published`; and the commit.
+    /// The newest commit up to `published` that is the state of one of these overlays, and the chain above that one.
     pub(crate) fn above_commit(&self, published: u64) -> (Option<u64>, Self) {
         let own = |layer: &Arc<Layer>| {
             let taken =
@@ -227,9 +223,9 @@ impl Chain {
         (Some(commit), Self { layers: self.layers[at + 1..].into(), newest: self.newest })
     }
 
-    /// Lets the newest layer be read in all namespaces; builds its tries, where nobody did before. All at
-    /// once: a trie is over those layers that are not committed when it is built, and whoever reads the
-    /// layer later reads it over no more than these.
+    /// Builds the tries of the newest layer, in all namespaces, unless they are built, so that the layer can be read.
+    /// All at once: a trie covers the layers that are not committed when it is built, and later readers read the layer
+    /// over no more than these.
     pub(crate) fn build_tries(&self) {
         let Some((newest, below)) = self.layers.split_last() else { return };
         for part in &newest.parts {
@@ -262,12 +258,12 @@ pub(crate) struct NamespaceChain {
 }
 
 impl NamespaceChain {
-    /// All of them, whatever they change.
+    /// The whole chain, whatever its layers change.
     pub(crate) fn chain(&self) -> &Chain {
         &self.chain
     }
 
-    /// Does none of them change the namespace?
+    /// True when no overlay of the chain changes the namespace.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.newest.is_none()
@@ -285,7 +281,7 @@ impl NamespaceChain {
         Some(&self.part(layer)?.change(at).new)
     }
 
-    /// The version of a page with this prefix that the newest overlay which changed anything below it has left.
+    /// The version of a page with this prefix, set by the newest overlay that changed anything below it.
     pub(crate) fn version(&self, prefix: &Prefix) -> Option<u64> {
         let newest = self.newest_trie()?.newest_below(self, prefix)?;
         self.layer(newest).map(|layer| layer.version)
@@ -305,7 +301,7 @@ impl NamespaceChain {
         });
     }
 
-    /// The node of a prefix as the newest overlay that changed anything below it has recorded it.
+    /// The node of a prefix as recorded by the newest overlay that changed anything below it.
     pub(crate) fn node(&self, prefix: &Prefix) -> PastNode {
         let newest = self.newest_trie().and_then(|trie| trie.newest_below(self, prefix));
         let Some(part) = newest.and_then(|newest| self.part(newest)) else {
@@ -314,7 +310,7 @@ impl NamespaceChain {
         part.recorded(prefix).map_or(PastNode::Unrecorded, PastNode::Recorded)
     }
 
-    /// The layer of this number; `None` when it is not of the chain.
+    /// The layer of this number; `None` when it is not in the chain.
     #[inline]
     fn layer(&self, number: LayerNo) -> Option<&Layer> {
         let above = self.age(number) as usize;
@@ -322,7 +318,7 @@ impl NamespaceChain {
         Some(&self.chain.layers[at])
     }
 
-    /// What it says of the namespace.
+    /// The part of a layer for the namespace.
     #[inline]
     fn part(&self, number: LayerNo) -> Option<&LayerPart> {
         self.layer(number)?.part(self.namespace)

@@ -34,7 +34,7 @@ fn key(seed: &mut u64, ids: u64) -> Key {
 /// Namespaces that layers change, each with others.
 const NAMESPACES: [u8; 3] = [0, 7, 255];
 
-/// A layer with what it is to say: the state of each key and who changed it, of it and those below.
+/// A layer and its expected lookups: the state of each key and the layer that changed it, for this layer and all below.
 #[derive(Clone)]
 struct Model {
     chain: Chain,
@@ -131,7 +131,7 @@ fn chains_and_forks_say_what_their_maps_say() {
             check(&made, &mut seed, ids);
             models.push(made);
         }
-        // What stood below them is still what it was.
+        // Newer layers do not change the lookups of older chains.
         for model in &models {
             check(model, &mut seed, ids);
         }
@@ -140,8 +140,8 @@ fn chains_and_forks_say_what_their_maps_say() {
     }
 }
 
-/// A pipeline: the oldest layer of a window is committed when a new one comes. What is committed is not
-/// seen any more, and its layers go with the handles that have them.
+/// A pipeline: the oldest layer of a window is committed when a new one comes. Committed layers are not seen any more,
+/// and are freed with the handles that have them.
 #[test]
 fn what_is_committed_is_seen_no_more() {
     let (window, ids) = (7, 300);
@@ -151,7 +151,7 @@ fn what_is_committed_is_seen_no_more() {
     let mut held = vec![base];
     let mut most = 0;
     for number in 1..200_u64 {
-        // As a session does: the view is of what is not committed.
+        // As in a session, the view has only layers that are not committed.
         let mut parent = held.last().expect("never empty").clone();
         let committed = number.saturating_sub(window + 1);
         let (commit, above) = parent.chain.above_commit(committed);
@@ -214,8 +214,8 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
     chain
 }
 
-/// What a lookup reads over 128 layers: of 128,000 keys, 16^4 ways apart, 2 share a way on average. It reads the
-/// four branches above the ways, and rarely more where it finds nothing.
+/// What a lookup reads over 128 layers: 128,000 keys in 16^4 subtrees, 2 in each on average. A lookup reads the four
+/// branches above the subtrees, and rarely more where it finds nothing.
 #[test]
 fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
     let all = Arc::<Overlays>::default();

@@ -1,16 +1,14 @@
-//! What each background task is at, and since when. Whoever asks for the status or the metrics sees a task that has made no
-//! progress for too long.
+//! The stage of each background task, and since when. Status and metrics show a task without progress for too long.
 //!
-//! The stage changes when the work does, not with each step: a task that hangs in one step and one that
-//! steps round and round without progress look the same. Giving way to callers, waiting for room and
-//! having nothing to do are [`IDLE`].
+//! The stage changes with the work, not with each step: a task that hangs in one step and a task whose steps change
+//! nothing look the same. Giving way to callers, waiting for room and having nothing to do are [`IDLE`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Stage of a task that has nothing to do, or lets others go first.
+/// Stage of a task that has nothing to do, or gives way.
 pub(crate) const IDLE: &str = "idle";
 /// Stage of a task that will not be stepped again.
 pub(crate) const ENDED: &str = "ended";
@@ -26,7 +24,7 @@ pub(crate) enum Task {
 impl Task {
     pub(crate) const ALL: [Self; 3] = [Self::Flush, Self::Checkpoint, Self::Prefetch];
 
-    /// As its thread is called.
+    /// The name of the task's thread.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Flush => "pleach-flush",
@@ -36,30 +34,30 @@ impl Task {
     }
 }
 
-/// What a background task is at.
+/// The stage of a background task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskState {
     /// Name of the task, and of its thread.
     pub name: &'static str,
-    /// What it is at; "idle" when there is nothing to do.
+    /// The stage; "idle" when there is nothing to do.
     pub stage: &'static str,
-    /// For how long, or since its last progress.
+    /// Time in this stage, or since the last progress in it.
     pub since: Duration,
-    /// Steps it has begun since the database was opened.
+    /// Steps begun since the database was opened.
     pub steps: u64,
-    /// Has it made no progress for 10 s?
+    /// True when the task has made no progress for 10 s.
     pub stalled: bool,
 }
 
 pub(crate) struct Beat {
-    /// The stage, and when the task entered it or last came further in it.
+    /// The stage, and when the task entered it or last made progress in it.
     at: Mutex<(&'static str, Duration)>,
     steps: AtomicU64,
 }
 
 impl Beat {
-    /// The stage and for how long, unless it is one without work.
+    /// The stage and the time in it, unless it is idle or ended.
     pub(crate) fn busy_stage(&self, now: Duration) -> Option<(&'static str, Duration)> {
         let (stage, since) = *self.at.lock();
         (stage != IDLE && stage != ENDED).then(|| (stage, now.saturating_sub(since)))
@@ -73,7 +71,7 @@ pub(crate) struct Beats {
 }
 
 impl Beats {
-    /// Beats of idle tasks that are said to be stalled after `limit`.
+    /// Beats of idle tasks. A task without progress for `limit` counts as stalled.
     pub(crate) fn new(limit: Duration) -> Self {
         let beat = |_| Beat { at: Mutex::new((IDLE, Duration::ZERO)), steps: AtomicU64::new(0) };
         Self { each: Task::ALL.map(beat), limit }
@@ -83,12 +81,12 @@ impl Beats {
         &self.each[task as usize]
     }
 
-    /// A task begins a step.
+    /// Counts a step that a task begins.
     pub(crate) fn count_step(&self, task: Task) {
         self.beat(task).steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A task is at `stage` now; nothing changes when it was before. The log names a stage that was too long.
+    /// Sets a task's stage; nothing changes when it is the same. The log names a stage that took too long.
     pub(crate) fn enter_stage(&self, task: Task, stage: &'static str, now: Duration) {
         let beat = self.beat(task);
         let slow =
@@ -103,12 +101,12 @@ impl Beats {
         }
     }
 
-    /// A task has come further in its stage.
+    /// Notes that a task has made progress in its stage.
     pub(crate) fn heartbeat(&self, task: Task, now: Duration) {
         self.beat(task).at.lock().1 = now;
     }
 
-    /// What the tasks are at.
+    /// The states of all tasks.
     pub(crate) fn list(&self, now: Duration) -> Vec<TaskState> {
         let state = |task: &Task| {
             let beat = self.beat(*task);
@@ -120,17 +118,17 @@ impl Beats {
         Task::ALL.iter().map(state).collect()
     }
 
-    /// Number of tasks that have not come further for too long.
+    /// Number of stalled tasks.
     pub(crate) fn stalled_count(&self, now: Duration) -> u64 {
         self.list(now).iter().filter(|task| task.stalled).count() as u64
     }
 
-    /// A task's stage, and since when.
+    /// A task's stage, and since when it is in it.
     pub(crate) fn stage(&self, task: Task) -> (&'static str, Duration) {
         *self.beat(task).at.lock()
     }
 
-    /// A task is where it was.
+    /// Restores the stage that [`Self::stage`] returned.
     pub(crate) fn set_stage(&self, task: Task, stage: (&'static str, Duration)) {
         *self.beat(task).at.lock() = stage;
     }
@@ -151,7 +149,7 @@ mod tests {
         let beats = Beats::new(STALLED);
         beats.enter_stage(Task::Flush, "publishing", seconds(100));
         for now in 100..110 {
-            // It steps, and is where it was.
+            // A step alone is no progress.
             beats.count_step(Task::Flush);
             beats.enter_stage(Task::Flush, "publishing", seconds(now));
             assert_eq!(beats.stalled_count(seconds(now)), 0);

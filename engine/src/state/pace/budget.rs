@@ -1,6 +1,6 @@
-//! The memory budget and its shares, and when pages are flushed and checkpoints made for it.
+//! The memory budget and its shares, and when pages are flushed and checkpoints made.
 //!
-//! It decides and does nothing: whoever flushes, makes checkpoints or waits asks here whether it is time.
+//! It decides and does nothing: the tasks that flush, make checkpoints or wait ask here whether it is time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use pleach_io::PAGE;
 use crate::metrics::Counters;
 use crate::options::Options;
 
-/// More room for the value cache than sessions use.
+/// Most bytes of the value cache: sessions use no more.
 const MAX_VALUES: usize = 64 << 20;
 
 /// Most pages of a round of the flush.
 const MAX_ROUND: usize = 1024;
-/// Fewest of them: a round costs two syncs.
+/// Fewest pages of a round: it costs two syncs.
 const MIN_ROUND: usize = 64;
-/// What a page of a round takes until it is written: its cells on their way to its node, and its bytes.
+/// Bytes that a page of a round takes until it is written: its cells while its node is computed, and its bytes.
 const ROUND_PAGE: usize = 40 << 10;
 /// Most chunks that a worker of a finish has ahead.
 const MAX_AHEAD: usize = 8;
@@ -28,39 +28,38 @@ const MAX_BUFFERS: usize = 8 << 20;
 
 /// Bytes that an access takes in the arrays of a finish: results, changes and what its witness is made of.
 const ACCESS: usize = 512;
-/// The same where pages learn nodes, with those nodes; the pages that are held for it come on top.
+/// The same where pages learn nodes, with those nodes; the pages held for it come on top.
 const LEARNING_ACCESS: usize = 1024;
 
 /// The budget of one open database.
 pub(crate) struct Budget {
-    /// For everything that grows.
+    /// Bytes for everything that grows.
     bytes: u64,
-    /// A cap on nodes in memory, when the caller named one.
+    /// Most bytes of nodes in memory, if the caller set it.
     nodes: Option<u64>,
     /// Changes of a page before it is rewritten.
     flush_at: u8,
     /// Bytes of log that make a checkpoint due.
     log_limit: u64,
-    /// Bytes of the index, as of the last checkpoint.
+    /// Bytes of the index, as of the last measurement.
     index: AtomicUsize,
-    /// Bytes that the leaf cache has, held while it gets others.
+    /// Bytes that the leaf cache has; locked while that changes.
     leaf_cache: Mutex<usize>,
-    /// Bytes of blocks, witnesses and overlays when the cache was last fitted to them.
+    /// Bytes of blocks, witnesses and overlays when the cache was last fitted.
     fitted: AtomicUsize,
     counters: Arc<Counters>,
 }
 
-/// What nodes in memory may take.
+/// Most bytes of nodes in memory, and who set them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeLimit {
     pub(crate) bytes: u64,
-    /// Did the caller name it? Then it is kept whatever the number of pages.
+    /// True when the caller set the limit; then it holds whatever the number of pages.
     pub(crate) is_explicit: bool,
 }
 
 impl Budget {
-    /// The budget that the options give, with the log limit of this database
-    /// and an index of `index` bytes.
+    /// The budget by the options, with the log limit of this database and an index of `index` bytes.
     pub(crate) fn new(
         options: &Options,
         log_limit: u64,
@@ -81,42 +80,42 @@ impl Budget {
         budget
     }
 
-    /// A fraction of the budget: one part in `of`.
+    /// One part in `of` of the budget, in bytes.
     fn fraction(&self, of: u64) -> usize {
         usize::try_from(self.bytes / of).unwrap_or(usize::MAX / 8)
     }
 
-    /// Budget of the leaf cache.
+    /// Bytes that the leaf cache may take.
     pub(crate) fn leaf_cache_bytes(&self) -> usize {
         *self.leaf_cache.lock()
     }
 
-    /// What pending changes, nodes, the index, the parts below and `more` bytes leave to the leaf cache,
-    /// and never less than an eighth of all.
+    /// Bytes that buffered changes, nodes, the index, the fixed parts below and `more` bytes leave to the leaf cache,
+    /// at least an eighth of the budget.
     fn leaf_cache_share(&self, more: usize) -> usize {
         let half = usize::try_from(self.bytes / 2).unwrap_or(usize::MAX);
         let others = self.values_bytes() + self.batch_bytes() + self.index.load(Ordering::Relaxed);
         half.saturating_sub(others.saturating_add(more)).max(half / 4)
     }
 
-    /// What batches have beside the leaf cache's budget, under way and kept.
+    /// Bytes that batches have outside the leaf cache's budget, under way and kept.
     fn batch_bytes(&self) -> usize {
         self.outcome_bytes() + self.sorter_bytes() + self.witness_bytes()
     }
 
-    /// The index has this many bytes by now.
+    /// Sets the bytes of the index.
     pub(crate) fn set_index(&self, bytes: usize) {
         self.index.store(bytes, Ordering::Relaxed);
     }
 
-    /// Have blocks, witnesses and overlays become so much more or less since the cache was fitted to them that
-    /// it is worth a look? Small ones come and go by the thousand.
+    /// True when blocks, witnesses and overlays have changed so much since the cache was last fitted that it is worth
+    /// doing again. Small ones come and go by the thousand.
     pub(crate) fn is_worth_refitting(&self, overlays: usize) -> bool {
         let level = self.batch_level() + overlays;
         level.abs_diff(self.fitted.load(Ordering::Relaxed)) > self.fraction(256)
     }
 
-    /// What batches and witnesses take, the part that they have for themselves included.
+    /// Bytes of batches and witnesses, including their own share.
     fn batch_level(&self) -> usize {
         let level = |counter: &AtomicU64| {
             usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX / 8)
@@ -124,90 +123,90 @@ impl Budget {
         level(&self.counters.batch_bytes) + level(&self.counters.witness_bytes)
     }
 
-    /// What comes and goes is taken out of the leaf cache's budget: undo and long values (`kept`), overlays, and what
-    /// batches and witnesses take beyond their shares. `resize` is called when that makes a difference.
+    /// Takes from the leaf cache's budget undo and long values (`kept`), overlays, and what batches and witnesses take
+    /// beyond their share, in bytes. Calls `resize` when that makes a difference.
     pub(crate) fn fit_leaf_cache(&self, kept: usize, overlays: usize, resize: impl FnOnce(usize)) {
-        // Before the levels are looked at: what is set last is what was seen last.
+        // Locked before the levels are read, so that the last size set is of the last levels read.
         let mut now = self.leaf_cache.lock();
         let batches = self.batch_level();
         self.fitted.store(batches + overlays, Ordering::Relaxed);
         let beyond = batches.saturating_sub(self.batch_bytes());
         let bytes = self.leaf_cache_share(beyond + kept + overlays);
-        // Each change goes through all shards; pages that leave for a little come back with the next batch.
+        // Each resize goes through all shards, and pages evicted for a small difference come back with the next batch.
         if bytes.abs_diff(*now) > self.fraction(64) {
             *now = bytes;
             resize(bytes);
         }
     }
 
-    /// About as many bytes as the arrays of a finish will take.
+    /// About how many bytes the arrays of a finish take.
     pub(crate) fn finish_bytes(&self, accesses: usize) -> usize {
         accesses * if self.can_learn(accesses) { LEARNING_ACCESS } else { ACCESS }
     }
 
-    /// Is there room for what pages and regions learn from a batch of this many accesses? The pages are held
-    /// until it is committed.
+    /// True when there is room for the nodes that pages and regions learn from a batch of this many accesses. The pages
+    /// are held until it is committed.
     pub(crate) fn can_learn(&self, accesses: usize) -> bool {
         accesses * LEARNING_ACCESS <= self.fraction(4)
     }
 
-    /// Bytes of arrays up to which a block keeps those that its witness was made of, for the next finish.
+    /// Bytes of arrays up to which a block keeps what its witness was made of, for the next finish.
     pub(crate) fn kept_block_bytes(&self) -> usize {
         4 * self.outcome_bytes()
     }
 
-    /// Workers that a finish may use: each takes some MiB of its own. All of up to 64 at the default.
+    /// Workers that a finish may use, each with some MiB of its own: all of up to 64 at the default.
     pub(crate) fn workers(&self) -> usize {
         usize::try_from(self.bytes >> 24).unwrap_or(usize::MAX).max(2)
     }
 
-    /// Chunks that a worker of a finish has ahead, with their pages: eight from 256 MiB on.
+    /// Chunks that a worker of a finish gathers ahead, with their pages: eight from 256 MiB on.
     pub(crate) fn chunks_ahead(&self) -> usize {
         self.fraction(1 << 25).clamp(2, MAX_AHEAD)
     }
 
-    /// Pages of a round of the flush: at most an eighth, and 1,024 from 320 MiB on.
+    /// Pages of a round of the flush: at most an eighth of the budget, and 1,024 from 320 MiB on.
     pub(crate) fn round_pages(&self) -> usize {
         (self.fraction(8) / ROUND_PAGE).clamp(MIN_ROUND, MAX_ROUND)
     }
 
-    /// Budget of read buffers that are kept.
+    /// Most bytes of read buffers that are kept.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.fraction(64).min(MAX_BUFFERS)
     }
 
-    /// Resident bytes of the process beyond which what the allocator keeps goes back to the system: half of
-    /// what is promised beside the budget.
+    /// Resident bytes of the process above which free memory of the allocator goes back to the system: the budget and
+    /// half of what is promised beside it.
     pub(crate) fn trim_threshold(&self) -> u64 {
         self.bytes + u64::midpoint(self.bytes / 10, 48 << 20)
     }
 
-    /// Less than this is not worth another trim.
+    /// Bytes below which another trim is not worth it.
     pub(crate) fn min_trim_bytes(&self) -> u64 {
         self.bytes / 64
     }
 
-    /// Budget of the arrays of a finish that are kept for the next one.
+    /// Most bytes of a finish's arrays that are kept for the next one.
     pub(crate) fn outcome_bytes(&self) -> usize {
         self.fraction(32)
     }
 
-    /// Budget of the arrays of a sort that are kept for the next one.
+    /// Most bytes of a sort's arrays that are kept for the next one.
     pub(crate) fn sorter_bytes(&self) -> usize {
         self.fraction(128)
     }
 
-    /// Budget of the memory of a witness that is kept for the next one.
+    /// Most bytes of a witness's memory that are kept for the next one.
     pub(crate) fn witness_bytes(&self) -> usize {
         self.fraction(32)
     }
 
-    /// Budget of the value cache: at the default, 2^17 values.
+    /// Bytes of the value cache: at the default, 2^17 values.
     pub(crate) fn values_bytes(&self) -> usize {
         self.fraction(64).min(MAX_VALUES)
     }
 
-    /// Budget of long values that were read.
+    /// Most bytes of long values that were read.
     pub(crate) fn long_value_bytes(&self) -> usize {
         self.fraction(8)
     }
@@ -217,38 +216,38 @@ impl Budget {
         (self.fraction(128) / PAGE).max(1)
     }
 
-    /// What nodes in memory may take.
+    /// The limit of nodes in memory.
     pub(crate) fn node_limit(&self) -> NodeLimit {
         NodeLimit { bytes: self.nodes.unwrap_or(self.bytes / 4), is_explicit: self.nodes.is_some() }
     }
 
-    /// Bytes that pending changes may take.
+    /// Bytes that buffered changes may take.
     pub(crate) fn buffered_limit(&self) -> u64 {
         self.bytes / 4
     }
 
-    /// Are there more pending changes than there is room for?
+    /// True when buffered changes take more than their limit.
     pub(crate) fn is_buffered_over_limit(&self) -> bool {
         self.buffered() > self.buffered_limit()
     }
 
-    /// Are pending changes near their limit, so that pages are read again only to be written?
+    /// True when buffered changes are so near their limit that pages are read again only to be written.
     pub(crate) fn is_pressed(&self) -> bool {
         self.buffered() > self.buffered_limit() / 8 * 7
     }
 
-    /// When pages are rewritten now. The more changes pend, the sooner: a page that a commit has just
-    /// changed is in memory, one chosen later has to be read again.
+    /// When pages are rewritten now. The more changes are buffered, the sooner: a page that a commit has just changed
+    /// is in memory, one chosen later has to be read again.
     pub(crate) fn flush_policy(&self) -> FlushPolicy {
         FlushPolicy::new(self.flush_at, self.buffered(), self.buffered_limit())
     }
 
-    /// Does so much log make a checkpoint due?
+    /// True when `bytes` bytes of log make a checkpoint due.
     pub(crate) fn is_log_long(&self, bytes: u64) -> bool {
         bytes > self.log_limit
     }
 
-    /// Is there so much log that commits wait for a checkpoint?
+    /// True when there is so much log that commits wait for a checkpoint.
     pub(crate) fn is_log_full(&self, bytes: u64) -> bool {
         bytes > 2 * self.log_limit
     }
@@ -260,9 +259,9 @@ impl Budget {
 
 /// How many changes a page waits for before it is rewritten.
 ///
-/// While pending changes grow from a quarter to three quarters of their limit, this falls smoothly from
-/// the option to one change. It falls in fractions: each page has its own share, so that what is written
-/// follows what comes in and does not swing around a threshold.
+/// While buffered changes grow from a quarter to three quarters of their limit, this falls smoothly from the option to
+/// one change. It falls in fractions: each page has its own share, so that the flush writes at the rate at which
+/// changes come, and does not swing around a threshold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlushPolicy {
     /// In 256ths of a change.
@@ -279,16 +278,16 @@ impl FlushPolicy {
         Self { changes: most - u32::try_from(sooner).unwrap_or(most - 256) }
     }
 
-    /// Is a page due that was changed so often since it was written?
+    /// True when a page that was changed this often since it was written is due.
     #[inline]
     pub(crate) fn is_due(self, prefix: &Prefix, changes: u8) -> bool {
         let lead = u64::from_be_bytes(*prefix.first_key().first_chunk().expect("32 bytes"));
-        // Not the bits by which pages are spread, which neighbours share.
+        // Not the leading bits themselves, which neighbours share.
         let share = lead.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         u32::from(changes) * 256 + u32::try_from(share).unwrap_or(0) >= self.changes
     }
 
-    /// A page with fewer changes is not due.
+    /// The fewest changes of a page that can be due.
     pub(crate) fn min_changes(self) -> u8 {
         u8::try_from(self.changes / 256).unwrap_or(u8::MAX)
     }
@@ -298,7 +297,7 @@ impl FlushPolicy {
 mod tests {
     use super::*;
 
-    /// Of 1,000 pages with this number of changes, how many are due?
+    /// The number of due pages among 1,000 with this number of changes.
     fn due(policy: FlushPolicy, changes: u8) -> usize {
         let page = |index: u16| {
             let [high, low] = (index * 64).to_be_bytes();
@@ -347,7 +346,7 @@ mod tests {
         assert_eq!(fit(0, 0), None);
         assert_eq!(fit(1 << 20, 0), None, "too little to go through all shards for");
         assert_eq!(fit(2 << 20, 3 << 20), Some(alone - (5 << 20)));
-        // What batches have beside the cache is theirs; the cache gives what they need beyond it.
+        // Batches have a share of their own; the cache gives what they need beyond it.
         let shares = budget.batch_bytes() as u64;
         budget.counters.batch_bytes.store(shares, Ordering::Relaxed);
         assert_eq!(fit(2 << 20, 3 << 20), None);

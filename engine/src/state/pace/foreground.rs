@@ -1,9 +1,9 @@
-//! What callers wait for comes before background work.
+//! Gives work that callers wait for precedence over background work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Finishes and publications that want the processors.
+/// The finishes and publications that run.
 #[derive(Default)]
 pub(crate) struct Foreground {
     finishing: AtomicUsize,
@@ -11,22 +11,22 @@ pub(crate) struct Foreground {
 }
 
 impl Foreground {
-    /// A finish runs while this lives.
+    /// Counts a running finish while the guard lives.
     pub(crate) fn begin_finish(&self) -> ForegroundGuard<'_> {
         ForegroundGuard::of(&self.finishing)
     }
 
-    /// A commit is published while this lives.
+    /// Counts a publication while the guard lives.
     pub(crate) fn begin_publish(&self) -> ForegroundGuard<'_> {
         ForegroundGuard::of(&self.publishing)
     }
 
-    /// Does a finish run?
+    /// True while a finish runs.
     pub(crate) fn is_finishing(&self) -> bool {
         self.finishing.load(Ordering::Relaxed) > 0
     }
 
-    /// Does anybody wait?
+    /// True while a finish or a publication runs.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_finishing() || self.publishing.load(Ordering::Relaxed) > 0
     }
@@ -48,8 +48,8 @@ impl Drop for ForegroundGuard<'_> {
     }
 }
 
-/// A background task's patience, which is not without end: sessions that finish one after the other
-/// would let changes pile up until commits had to wait.
+/// A background task's patience, which has an end: otherwise changes would pile up behind sessions that finish one
+/// after the other, until commits had to wait.
 #[derive(Default)]
 pub(crate) struct Patience {
     since: Option<Duration>,
@@ -58,10 +58,10 @@ pub(crate) struct Patience {
 impl Patience {
     /// How long a task waits between two looks.
     pub(crate) const LOOK: Duration = Duration::from_millis(1);
-    /// How long it waits at most before it does a step again.
+    /// The longest time that it waits before its next step.
     const LONGEST: Duration = Duration::from_millis(250);
 
-    /// Should the task wait now?
+    /// True when the task should wait now.
     pub(crate) fn should_wait(&mut self, foreground: &Foreground, now: Duration) -> bool {
         if !foreground.is_busy() {
             self.since = None;

@@ -1,6 +1,6 @@
-//! How background tasks and callers share the machine: what the tasks are doing, who gives way to whom,
-//! who waits for what, and what cannot be done for the time being. When background work is due, and how much memory each
-//! part has, is [`budget`]'s; free memory of the allocator goes back by [`trim_schedule`].
+//! How background tasks and callers share the machine: the stages of tasks, who gives way to whom and who waits for
+//! what, and what cannot be done for now. [`budget`] decides when background work is due and how much memory each part
+//! has; [`trim_schedule`] decides when free memory goes back to the system.
 
 pub(crate) mod beats;
 pub(crate) mod budget;
@@ -23,32 +23,32 @@ pub(crate) struct Pace {
     runtime: Executor,
     /// The event on which the flush and the checkpoint are stepped: a commit notifies it without haste.
     pub(crate) work: Event,
-    /// Tells waiters that background work or a commit has come further.
+    /// Notified when background work or a commit has made progress.
     progress: Event,
-    /// Callers that want the processors for themselves.
+    /// Finishes and publications, which have precedence.
     pub(crate) foreground: Foreground,
-    /// What the background tasks are at.
+    /// The stages of the background tasks.
     pub(crate) beats: Beats,
     closing: AtomicBool,
     paused: AtomicBool,
-    /// Callers that want pages flushed however few commits have changed them.
+    /// Callers that wait until all buffered changes are flushed, however few commits have changed a page.
     draining: AtomicU64,
-    /// The last flush found no room.
+    /// True when the last flush found no room.
     is_flush_full: AtomicBool,
-    /// The last checkpoint found no room.
+    /// True when the last checkpoint found no room.
     is_checkpoint_full: AtomicBool,
-    /// The last run of the history found no room.
+    /// True when the last run of the history found no room.
     pub(crate) is_history_full: AtomicBool,
-    /// The last commit that put something found too little room.
+    /// True when the last commit that put something found too little room.
     pub(crate) is_room_short: AtomicBool,
-    /// As of this commit no changes are left that the flush could write, and why; nothing has failed that poisons.
+    /// The commit as of which the flush can write no buffered change, and why. Errors that poison are not kept here.
     flush_stuck: Mutex<Option<(u64, Error)>>,
     /// Why no checkpoint can be made.
     checkpoint_stuck: Mutex<Option<Error>>,
 }
 
 impl Pace {
-    /// The pace of tasks that are said to be stalled after `stall_after` without progress.
+    /// A pace whose tasks count as stalled after `stall_after` without progress.
     pub(crate) fn new(runtime: Executor, stall_after: Duration) -> Arc<Self> {
         Arc::new(Self {
             work: runtime.event(),
@@ -73,7 +73,7 @@ impl Pace {
         self.runtime.now()
     }
 
-    /// Seconds since 1970, as the system says.
+    /// Seconds since 1970 by the system's clock.
     pub(crate) fn unix_time(&self) -> Option<u64> {
         let since = self.runtime.system_time().duration_since(SystemTime::UNIX_EPOCH);
         since.ok().map(|since| since.as_secs())
@@ -84,30 +84,29 @@ impl Pace {
         self.work.notify();
     }
 
-    /// Something has come further: whoever waits looks again.
+    /// Wakes all waiters, which check their conditions again.
     pub(crate) fn notify(&self) {
         self.progress.notify();
     }
 
-    /// Waits until `done`, which is asked again whenever something has come further, and when the time
-    /// is over.
+    /// Waits until `done` is true, which is called after each notification, or the timeout. Returns its last result.
     pub(crate) fn wait(&self, timeout: Option<Duration>, done: &mut dyn FnMut() -> bool) -> bool {
         self.runtime.wait(&self.progress, timeout, done)
     }
 
-    /// The database is being closed: tasks come to their end.
+    /// True while the database is being closed: tasks end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Lets all tasks come to their end.
+    /// Makes all tasks end.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.paused.store(false, Ordering::Release);
         self.wake();
     }
 
-    /// Does the caller hold background work back?
+    /// True while the caller has paused background work.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }
@@ -121,13 +120,12 @@ impl Pace {
         self.wake();
     }
 
-    /// Does anybody want all that pends flushed?
+    /// True while somebody waits until all buffered changes are flushed.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire) > 0
     }
 
-    /// All that pends is to be flushed while this lives. What was said of earlier attempts no longer
-    /// holds.
+    /// Makes the flush write all buffered changes while the guard lives. Errors of earlier attempts are forgotten.
     pub(crate) fn begin_drain(&self) -> DrainGuard<'_> {
         self.set_flush_full(false);
         self.set_checkpoint_full(false);
@@ -137,7 +135,7 @@ impl Pace {
         DrainGuard(&self.draining)
     }
 
-    /// Did the last flush find no room?
+    /// True when the last flush found no room.
     pub(crate) fn is_flush_full(&self) -> bool {
         self.is_flush_full.load(Ordering::Acquire)
     }
@@ -146,7 +144,7 @@ impl Pace {
         self.is_flush_full.store(full, Ordering::Release);
     }
 
-    /// Did the last checkpoint find no room?
+    /// True when the last checkpoint found no room.
     pub(crate) fn is_checkpoint_full(&self) -> bool {
         self.is_checkpoint_full.load(Ordering::Acquire)
     }
@@ -155,23 +153,23 @@ impl Pace {
         self.is_checkpoint_full.store(full, Ordering::Release);
     }
 
-    /// The flush has nothing left that it could write of what pended at commit `published`.
+    /// Records that the flush can write none of the changes that were buffered at commit `published`, and why.
     pub(crate) fn set_flush_stuck(&self, published: u64, error: Error) {
         *self.flush_stuck.lock() = Some((published, error));
     }
 
-    /// The flush may be able to go on.
+    /// Records that the flush may be able to go on.
     pub(crate) fn clear_flush_stuck(&self) {
         *self.flush_stuck.lock() = None;
     }
 
-    /// Why nothing of what pends at this commit can be flushed, if that is so.
+    /// Why no change buffered at this commit can be flushed, if that is so.
     pub(crate) fn flush_error(&self, published: u64) -> Option<Error> {
         let flush = self.flush_stuck.lock();
         flush.as_ref().filter(|(at, _)| *at == published).map(|(_, error)| error.clone())
     }
 
-    /// Why no checkpoint can be made, or that one can.
+    /// Sets why no checkpoint can be made; `None` when one can.
     pub(crate) fn set_checkpoint_error(&self, error: Option<Error>) {
         *self.checkpoint_stuck.lock() = error;
     }
@@ -181,18 +179,18 @@ impl Pace {
         self.checkpoint_stuck.lock().clone()
     }
 
-    /// A task is at `stage` from now on.
+    /// Sets a task's stage.
     pub(crate) fn enter_stage(&self, task: Task, stage: &'static str) {
         self.beats.enter_stage(task, stage, self.now());
     }
 
-    /// A task has come further in its stage.
+    /// Notes that a task has made progress in its stage.
     pub(crate) fn heartbeat(&self, task: Task) {
         self.beats.heartbeat(task, self.now());
     }
 
-    /// Does something that is no part of the task's own work and may take long: the stage before
-    /// goes on afterwards as if nothing had been.
+    /// Runs work that may take long and is not the task's own as a stage, then restores the stage before, with its
+    /// time.
     pub(crate) fn run_as_stage<T>(
         &self,
         task: Task,
@@ -206,7 +204,7 @@ impl Pace {
         result
     }
 
-    /// The background tasks, as they are now.
+    /// The states of the background tasks.
     pub(crate) fn tasks(&self) -> Vec<TaskState> {
         self.beats.list(self.now())
     }

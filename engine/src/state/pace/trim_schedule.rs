@@ -1,29 +1,29 @@
-//! Free memory that the allocator keeps, between blocks that live longer, goes back to the system.
+//! When free memory that the allocator keeps between longer-lived blocks goes back to the system.
 //!
-//! Lists of pending changes and long values live for some commits, arrays of a batch for one, and pages of the
-//! cache for ever: what goes leaves holes that the next batch does not fit into (docs/decisions/history.md, 0034). Only while the
-//! process takes more than half of what is promised beside the budget, and less and less often where that is the
-//! application's, or in use.
+//! Lists of buffered changes and long values live for some commits, arrays of a batch for one, and cached pages for
+//! long: freed blocks leave holes that the next batch does not fit into (docs/decisions/history.md, 0034). Memory is
+//! trimmed only while the process takes more than half of what is promised beside the budget, and less and less often
+//! where trims yield little because the application uses the memory.
 
 use pleach_io::Executor;
 
 use super::budget::Budget;
 use crate::metrics::Counters;
 
-/// Most looks that are left out after one of which little came.
+/// Most calls that are skipped after a trim that yielded little.
 const MOST: u64 = 64;
 
-/// When it is worth a look again.
+/// Counts the calls to skip before the next trim.
 #[derive(Debug, Default)]
 pub(crate) struct TrimSchedule {
-    /// Looks that are left out until then.
+    /// Calls to skip before the next trim.
     skips_left: u64,
-    /// As many were left out the last time.
+    /// Calls that were skipped before the last trim.
     pause: u64,
 }
 
 impl TrimSchedule {
-    /// Gives free memory back, if it is time.
+    /// Returns free memory to the system, if it is time.
     pub(crate) fn trim_if_due(&mut self, runtime: &Executor, budget: &Budget, counters: &Counters) {
         if !self.is_due() {
             return;
@@ -34,14 +34,14 @@ impl TrimSchedule {
         self.note_result(bytes >= budget.min_trim_bytes());
     }
 
-    /// Is it time? Otherwise this look is left out.
+    /// True when it is time; otherwise this call is skipped.
     fn is_due(&mut self) -> bool {
         let fewer = self.skips_left.checked_sub(1);
         self.skips_left = fewer.unwrap_or(0);
         fewer.is_none()
     }
 
-    /// Something was given back: `much`, or next to nothing.
+    /// Records whether a trim has yielded `much`, or next to nothing.
     fn note_result(&mut self, much: bool) {
         self.pause = if much { 0 } else { (2 * self.pause).clamp(1, MOST) };
         self.skips_left = self.pause;
@@ -52,7 +52,7 @@ impl TrimSchedule {
 mod tests {
     use super::*;
 
-    /// Looks that are left out until the next one.
+    /// Calls that are skipped before the next trim.
     fn left_out(trims: &mut TrimSchedule) -> u64 {
         (0..1000).take_while(|_| !trims.is_due()).count() as u64
     }
@@ -65,7 +65,7 @@ mod tests {
             trims.note_result(false);
         }
         assert_eq!(left_out(&mut trims), MOST);
-        // Whenever it is worth it, each look is one again.
+        // While trims yield much, no call is skipped.
         for _ in 0..3 {
             trims.note_result(true);
             assert_eq!(left_out(&mut trims), 0);
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(left_out(&mut trims), 1);
     }
 
-    /// Where there was nothing to be given back, nothing is said of the next time.
+    /// A call that finds too little memory in use to trim skips nothing.
     #[test]
     fn a_look_that_finds_too_little_in_use_costs_no_pause() {
         let mut trims = TrimSchedule::default();

@@ -1,13 +1,13 @@
-//! Pages that are being read: whoever needs one that is on its way waits for it.
+//! Pages that are being read, so that a second reader of a page waits for the first.
 //!
 //! Invariants:
-//! * a page that is claimed is in the table from before its read is asked for until it is in the cache (or
-//!   its region, for nodes), or the read has failed or was given up;
-//! * each entry has one [`Claim`], which takes it out when it is dropped, whatever happens, and tells those
-//!   who wait for this page, if there are any;
-//! * nobody waits longer than [`PATIENCE`]: whoever waits in vain reads the page without a claim. So a
-//!   reader that holds claims and sleeps can slow others down, and never stop them;
-//! * nobody waits for a page while it has pages in flight itself that it does not take in meanwhile: see
+//! * a claimed page is in the table from before its read is enqueued until the page is in the cache (or its region, for
+//!   nodes), or the read has failed or was abandoned;
+//! * each entry has one [`Claim`], which removes it when dropped, whatever happens, and wakes the waiters of the page,
+//!   if there are any;
+//! * nobody waits longer than [`PATIENCE`], and then reads the page without a claim. So a sleeping reader with claims
+//!   can slow others down, and never stop them;
+//! * nobody waits for a page while it has pages in flight itself whose completion it does not take: see
 //!   [`super::reader`].
 
 use std::collections::HashMap;
@@ -20,10 +20,10 @@ use pleach_beatree::PageNo;
 use pleach_beatree::region::NodePage;
 use pleach_io::{Event, Executor};
 
-/// How long anybody waits for a page that is being read.
+/// How long anybody waits for another reader's page.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A page, by the file that it is in.
+/// A page of either file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PageId {
     /// A leaf page.
@@ -32,14 +32,14 @@ pub(crate) enum PageId {
     Nodes(NodePage),
 }
 
-/// For whom pages are read.
+/// Why pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadMode {
-    /// For those who look keys up: pages are held for the batch under way.
+    /// For lookups of keys: pages are held for the batch under way.
     Keys,
     /// For keys that were announced: pages are held through the next batch, until a finish has used them.
     Announced,
-    /// For the flush, which takes pages that contradict the index as well.
+    /// For the flush, which also takes pages that contradict the index.
     Flush,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct InFlight {
     runtime: Executor,
     /// Each page, and whether anybody waits for it.
     pages: Mutex<HashMap<PageId, bool>>,
-    /// Tells those who wait.
+    /// Wakes the waiters.
     done: Event,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct InFlight {
 pub(crate) struct Claim {
     table: Arc<InFlight>,
     page: PageId,
-    /// Is the page still in the table?
+    /// True while the page is in the table.
     held: bool,
 }
 
@@ -66,7 +66,7 @@ impl InFlight {
         Arc::new(Self { runtime, pages: Mutex::default(), done })
     }
 
-    /// The caller reads this page; `None` when somebody else does already.
+    /// Claims a page for the caller to read; `None` when somebody else reads it already.
     pub(crate) fn claim(self: &Arc<Self>, page: PageId) -> Option<Claim> {
         match self.pages.lock().entry(page) {
             Entry::Occupied(_) => None,
@@ -77,10 +77,9 @@ impl InFlight {
         }
     }
 
-    /// Waits until nobody reads the page, but no longer than a device takes. False when it is still being
-    /// read.
+    /// Waits until nobody reads the page, but at most [`PATIENCE`]. False when it is still being read.
     pub(crate) fn wait(&self, page: PageId) -> bool {
-        // Noted under the lock: who takes the page out afterwards knows that somebody waits.
+        // Noted under the lock, so that the claim which removes the page later knows of the waiter.
         let mut landed = || match self.pages.lock().get_mut(&page) {
             None => true,
             Some(awaited) => {
@@ -91,12 +90,12 @@ impl InFlight {
         self.runtime.wait(&self.done, Some(PATIENCE), &mut landed)
     }
 
-    /// Tells those who wait that pages are done.
+    /// Wakes all waiters.
     pub(crate) fn notify(&self) {
         self.done.notify();
     }
 
-    /// Does nobody read any page?
+    /// True when no page is being read.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.pages.lock().is_empty()
@@ -104,14 +103,14 @@ impl InFlight {
 }
 
 impl Claim {
-    /// The page is done. True when somebody waits for it, whom the caller tells ([`InFlight::tell`]): a
-    /// wake-up costs more than a page, so a reader of many tells of some at once.
+    /// Ends the claim of a page that was read. True when somebody waits for it: the caller then wakes the waiters
+    /// ([`InFlight::notify`]), of some pages at once, since a wake-up costs more than a page.
     #[must_use = "those who wait are to be told"]
     pub(crate) fn complete(mut self) -> bool {
         self.release()
     }
 
-    /// Takes the page out of the table, once. Did anybody wait for it?
+    /// Removes the page from the table, once. True when somebody waits for it.
     fn release(&mut self) -> bool {
         std::mem::take(&mut self.held)
             && self.table.pages.lock().remove(&self.page).expect("claimed until now")
@@ -149,7 +148,7 @@ mod tests {
         assert!(table.claim(page(1)).is_some());
     }
 
-    /// Whether a claim goes by itself, is told of later, or goes with a panic.
+    /// A claim may be dropped, be completed with a later notification, or end in a panic.
     #[test]
     fn who_waits_is_told() {
         for (seed, how) in (0..60).zip([0, 1, 2].into_iter().cycle()) {
@@ -203,7 +202,7 @@ mod tests {
         assert!(!table.wait(page(1)));
         let waited = runtime.now().saturating_sub(since);
         assert!(waited >= PATIENCE && waited < PATIENCE * 2, "{waited:?}");
-        // Nobody waits for a page that nobody reads.
+        // Nobody waits for a page that is not being read.
         let since = runtime.now();
         assert!(table.wait(page(2)));
         drop(claim);

@@ -19,24 +19,22 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use crate::error::hex;
 use crate::state::lock_ranks::STRUCTURE;
 
-/// How often a region can be found retired before the one that replaces it is found.
+/// How often a lookup may find its region retired.
 ///
-/// A region is retired under its write lock, which is held until the index without it is published. So
-/// who finds it retired finds another one the next time, and that one was retired in turn only if
-/// another flush was published in between. Splits replace a region by a deeper one; a prefix has 255 bits
-/// at most, and a load replaces the only region once. Between a join and the next split of the same keys
-/// half a branch page of new pages must be written, which takes rounds of the flush with syncs. So a reader
-/// that found this many in a row has looked up a region and locked it as often, and a sync came in between
-/// almost each time: that does not happen. A region that is retired in the index is a defect of this
-/// program, and waiting for another would be for ever.
+/// A region is retired under its write lock, which is held until the index without it is published. So after a retired
+/// region the next lookup finds another one, and that one is retired only if another flush was published in between.
+/// Splits replace a region by a deeper one, of at most 255 bits; a load replaces the only region once; and between a
+/// join and the next split of the same keys half a branch page of new pages must be written, in rounds with syncs. So
+/// no reader comes to this number. A retired region in the index is a defect of this program, and a reader that went on
+/// would never end.
 const MAX_LOOKUPS: usize = 258;
 
-/// Where a key's page is, as far as the index knows.
+/// The place of a key's page, by the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageRef {
     pub(crate) page: PageNo,
     pub(crate) tag: u32,
-    /// The namespace that the page must be of.
+    /// The namespace that the page must belong to.
     pub(crate) namespace: u8,
 }
 
@@ -49,24 +47,24 @@ pub(crate) struct Index {
     root: RwLock<RootNodes>,
     /// Prefixes of pages that have enough changes.
     due: Mutex<DuePages>,
-    /// How many there are, as of when `due` was last free.
+    /// Number of entries of `due` when it was last unlocked.
     due_count: AtomicUsize,
 }
 
 /// The nodes between the root and the regions, in the newest state.
 ///
-/// Invariant: a commit updates them before it is published. So where none after commit `s` has done so (`as_of` is at most
-/// `s`), they are those of `s`, once that is published.
+/// Invariant: a commit updates them before it is published. So when `as_of` is at most `s`, they are the nodes of
+/// commit `s`, once that is published.
 #[derive(Debug, Default)]
 pub(crate) struct RootNodes {
-    /// The regions whose nodes they are, and these nodes.
+    /// The regions that the nodes are over, and the nodes.
     tiling: Option<(Arc<RegionIndex>, Tiling)>,
-    /// The last commit that has changed one.
+    /// The last commit that has changed a node.
     as_of: u64,
 }
 
 impl RootNodes {
-    /// The nodes, if they are those over these regions, and the last commit that they are of.
+    /// The nodes, if they are over these regions, and the last commit that changed them.
     pub(crate) fn tiling_over(&self, regions: &Arc<RegionIndex>) -> Option<(&Tiling, u64)> {
         let (of, tiling) = self.tiling.as_ref()?;
         Arc::ptr_eq(of, regions).then_some((tiling, self.as_of))
@@ -77,17 +75,17 @@ impl RootNodes {
 #[derive(Debug, Default)]
 struct DuePages {
     pages: VecDeque<Prefix>,
-    /// How many there were when each was there once.
+    /// Number of entries when duplicates were last removed.
     distinct: usize,
 }
 
-/// So many pages are due before anybody looks whether some are so twice.
+/// Number of due pages below which duplicates are not looked for.
 const FEW_DUE: usize = 4096;
 
 impl DuePages {
-    /// Each commit that changes a page which waits to be written says again that it is due: when there are
-    /// twice as many as there were pages, each stays once. So there are at most twice as many as pages, and
-    /// the work is one look at each that comes.
+    /// Appends pages. A commit that changes a page which is due already adds it again; when there are twice as many
+    /// entries as pages, duplicates are removed. So there are at most twice as many entries as pages, at the cost of
+    /// one look at each new one.
     fn add(&mut self, prefixes: impl IntoIterator<Item = Prefix>) {
         self.pages.extend(prefixes);
         if self.pages.len() > FEW_DUE.max(2 * self.distinct) {
@@ -100,7 +98,7 @@ impl DuePages {
 }
 
 impl Index {
-    /// The index of these regions, of which the pages that `is_due` says are due from the start.
+    /// The index of these regions. Pages for which `is_due` is true are due from the start.
     pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
         let mut due = DuePages::default();
         for region in regions.regions() {
@@ -119,18 +117,18 @@ impl Index {
         }
     }
 
-    /// The regions as they are now, for a lookup or a few.
+    /// The present regions, for a few lookups.
     #[inline]
     pub(crate) fn load(&self) -> arc_swap::Guard<Arc<RegionIndex>> {
         self.regions.load()
     }
 
-    /// The regions as they are now, to be kept.
+    /// The present regions, to be kept.
     pub(crate) fn load_full(&self) -> Arc<RegionIndex> {
         self.regions.load_full()
     }
 
-    /// The nodes over these regions. While the guard lives no commit changes them.
+    /// Locks and returns the nodes over these regions. While the guard lives no commit changes them.
     pub(crate) fn root_nodes(
         &self,
         hasher: Hasher,
@@ -154,7 +152,7 @@ impl Index {
         RwLockWriteGuard::downgrade(root)
     }
 
-    /// Commit `number` has given these regions, in order, these nodes.
+    /// Applies the new nodes that commit `number` has given these regions, in order.
     pub(crate) fn update_root(&self, hasher: Hasher, number: u64, changed: &[(Prefix, Node)]) {
         let regions = self.load();
         let mut root = self.root.write();
@@ -168,22 +166,21 @@ impl Index {
         *as_of = number;
     }
 
-    /// While this is held nobody else splits, merges or replaces pages and regions.
+    /// While the guard lives nobody else splits, merges or replaces pages and regions.
     pub(crate) fn hold_structure(&self) -> RankedGuard<MutexGuard<'_, ()>> {
         RankedGuard::acquire(STRUCTURE, || self.structure.try_lock(), || self.structure.lock())
     }
 
-    /// Publishes other regions; gives those before. The caller holds the structure.
+    /// Publishes a new list of regions; returns the one before. The caller holds the structure.
     pub(crate) fn publish(&self, regions: RegionIndex) -> Arc<RegionIndex> {
         debug_assert!(self.structure.try_lock().is_none(), "the structure is held");
         self.regions.swap(Arc::new(regions))
     }
 
-    /// The region that covers a key; the closure sees it with its state locked. A region that
-    /// was replaced in between is looked up again.
+    /// Calls the closure with the region that covers a key, locked. A region replaced in between is looked up again.
     ///
     /// # Panics
-    /// When regions of the index are retired, which nobody does: see [`MAX_LOOKUPS`].
+    /// When the index has retired regions, which is a defect: see [`MAX_LOOKUPS`].
     pub(crate) fn with_region<T>(
         &self,
         key: &Key,
@@ -200,26 +197,25 @@ impl Index {
         panic!("the region over {} was retired and not replaced", hex(key));
     }
 
-    /// Where a key's page is; `None` when it has none.
+    /// The place of a key's page; `None` when the key has none.
     pub(crate) fn locate(&self, key: &Key) -> Option<PageRef> {
         self.with_region(key, |_, state| child_page(state, state.children().find(key)))
     }
 
-    /// These pages are due for a flush.
+    /// Makes these pages due for a flush.
     pub(crate) fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
         let mut due = self.due.lock();
         due.add(prefixes);
         self.due_count.store(due.pages.len(), Ordering::Release);
     }
 
-    /// Is any page due? One load, for who looks at the tries of all namespaces.
+    /// True when any page is due. Costs one load, for callers that look at all namespaces.
     #[inline]
     pub(crate) fn has_due(&self) -> bool {
         self.due_count() > 0
     }
 
-    /// Takes `count` of the pages that are due, or all, in the order in which they became so. The flush alone
-    /// takes any.
+    /// Removes and returns up to `count` due pages, in the order in which they became due. Only the flush calls it.
     pub(crate) fn take_due(&self, count: usize) -> Vec<Prefix> {
         let due = &mut self.due.lock().pages;
         let count = due.len().min(count);
@@ -228,18 +224,18 @@ impl Index {
         taken
     }
 
-    /// How many pages are due, some of them perhaps twice, as of when the list was last free.
+    /// Number of due pages, some of which may be counted twice, when the list was last unlocked.
     pub(crate) fn due_count(&self) -> usize {
         self.due_count.load(Ordering::Acquire)
     }
 
-    /// Bytes that the list of pages that are due takes.
+    /// Bytes of the list of due pages.
     pub(crate) fn due_bytes(&self) -> usize {
         self.due.lock().pages.capacity() * size_of::<Prefix>()
     }
 }
 
-/// Where a child's page is; `None` when it has none.
+/// The place of a child's page; `None` when it has none.
 #[inline]
 pub(crate) fn child_page(state: &RegionState, child: usize) -> Option<PageRef> {
     let (tag, namespace) = (state.children().tag(child), state.namespace());
@@ -262,7 +258,7 @@ mod tests {
             due.add((0..3000).map(page));
             assert!(due.pages.len() <= 2 * 3000 && due.pages.capacity() <= 4 * 3000);
         }
-        // Each is there, in the order in which they came first.
+        // Each page once, in the order in which they came first.
         assert!(due.pages.into_iter().take(3000).eq((0..3000).map(page)));
     }
 }

@@ -1,11 +1,11 @@
-//! Long values that were read from the overflow file, kept in memory: a page of the leaf cache has only their cells.
+//! Long values that were read from the overflow file, kept in memory: a cached page has only their cells.
 //!
-//! A value is known by its hash and the first page of its runs. So what is found is right whatever has become of the
-//! runs: other bytes that are written there have another hash. Nothing has to be taken out when runs are free; what
-//! nobody reads leaves by itself.
+//! A value is identified by its hash and the first page of its runs, so a hit is right whatever has become of the runs:
+//! other bytes written there have another hash. Nothing has to be removed when runs are freed; values that nobody reads
+//! are evicted in time.
 //!
-//! Which value leaves is said by a queue with second chances (CLOCK): one that was used since it was last looked at goes to the
-//! end once more. Values that are large for the cache do not enter. A hit takes a read lock and no more.
+//! Eviction is by CLOCK, a queue with second chances: a value that was used since it was last looked at goes to the end
+//! once more. Values that are large for the cache are not kept. A hit takes a read lock and no more.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ const LARGE: usize = 16;
 pub(super) struct LongValueId(u64, ValueHash);
 
 impl LongValueId {
-    /// Of the value that a raw overflow cell names.
+    /// The id of the value that a raw overflow cell names.
     pub(super) fn of(raw: &[u8]) -> Self {
         let cell = overflow_cell(raw);
         Self(cell.runs().next().map_or(0, |run| run.start), cell.value_hash())
@@ -32,14 +32,14 @@ impl LongValueId {
 
 struct ClockEntry {
     value: Value,
-    /// Since it was last looked at.
+    /// True when the value was used since CLOCK last looked at it.
     used: AtomicBool,
 }
 
 #[derive(Default)]
 struct ClockCache {
     values: HashMap<LongValueId, ClockEntry>,
-    /// Each of them once; the front is looked at next.
+    /// Each value once; the front is looked at next.
     queue: VecDeque<LongValueId>,
     /// Bytes of the values themselves.
     heap: usize,
@@ -47,13 +47,12 @@ struct ClockCache {
 
 impl ClockCache {
     fn bytes(&self) -> usize {
-        // A byte for each place, of which seven in eight are used.
+        // One byte for each slot of the table, of which seven in eight are used.
         let table = self.values.capacity() * 8 / 7 * (size_of::<(LongValueId, ClockEntry)>() + 1);
         self.heap + table + self.queue.capacity() * size_of::<LongValueId>()
     }
 
-    /// Makes values leave until there are no more bytes than this. Each is looked at twice at most: nobody uses one
-    /// meanwhile.
+    /// Evicts values until they take at most `limit` bytes. Each is looked at twice at most: nobody uses one meanwhile.
     fn evict_to(&mut self, limit: usize) {
         while self.bytes() > limit
             && let Some(id) = self.queue.pop_front()
@@ -69,19 +68,19 @@ impl ClockCache {
     }
 }
 
-/// The values.
+/// The cache of long values.
 pub(crate) struct LongValues {
     limit: usize,
     cache: RwLock<ClockCache>,
 }
 
 impl LongValues {
-    /// They take at most `limit` bytes.
+    /// A cache of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, cache: RwLock::default() }
     }
 
-    /// Bytes that they take.
+    /// Bytes of the kept values and their table.
     pub(crate) fn bytes(&self) -> usize {
         self.cache.read().bytes()
     }
@@ -93,7 +92,7 @@ impl LongValues {
         Some(slot.value.clone())
     }
 
-    /// Keeps a value that was read and checked, unless it is large; says whether it did.
+    /// Keeps a value that was read and checked, unless it is large. True when it did.
     pub(super) fn insert(&self, id: LongValueId, value: &Value) -> bool {
         let bytes = value.heap_bytes();
         if bytes > self.limit / LARGE {
@@ -101,10 +100,10 @@ impl LongValues {
         }
         let mut kept = self.cache.write();
         if kept.values.contains_key(&id) {
-            // Somebody else has read it, too.
+            // Another thread has read it, too.
             return false;
         }
-        // Otherwise it would be the first to leave once all others were used.
+        // Otherwise it would be the first to be evicted once all others were used.
         let used = AtomicBool::new(true);
         kept.values.insert(id, ClockEntry { value: value.clone(), used });
         kept.queue.push_back(id);
@@ -158,7 +157,7 @@ mod tests {
         assert_eq!(values.bytes(), bytes);
     }
 
-    /// A run that is used again has another value.
+    /// Runs that are used again have another value.
     #[test]
     fn a_value_is_found_by_its_run_and_its_hash() {
         let values = LongValues::new(LIMIT);

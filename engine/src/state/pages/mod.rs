@@ -1,6 +1,6 @@
-//! The present, by page: where pages lie ([`index`]), how they are read ([`in_flight`], [`reader`], [`run_reader`]), kept
-//! ([`store`]) and set aside ([`quarantine`]), which are taken ([`space`]); nodes beyond memory ([`nodes`]); values that
-//! are longer than a page has room for ([`overflow`], [`long_values`]).
+//! The present state by page: where pages lie ([`index`]), how they are read ([`in_flight`], [`reader`],
+//! [`run_reader`]), kept ([`store`]) and quarantined ([`quarantine`]), and which are in use ([`space`]); nodes beyond
+//! memory ([`nodes`]); values too long for a page ([`overflow`], [`long_values`]).
 
 pub(crate) mod in_flight;
 pub(crate) mod index;

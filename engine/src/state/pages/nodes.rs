@@ -1,15 +1,14 @@
-//! Nodes of regions beyond memory: they leave to a page file and come back when they are needed.
+//! Nodes of regions beyond memory: they are evicted, and read from a page file when they are needed.
 //!
-//! A region's nodes may leave when a page on the device has the same: the branch page of the last
-//! image, or one written to the spill file for this purpose. The spill file belongs to one open
-//! of the database and no recovery reads it.
+//! A region's nodes may be evicted when a page on the device has the same nodes: the branch page of the last image, or
+//! one written to the spill file for this purpose. The spill file belongs to one open of the database and no recovery
+//! reads it.
 //!
 //! Invariants:
-//! * `paged_at` of a region names a page with exactly its present nodes; whatever changes them
-//!   clears it;
-//! * no region names a page of the image file that the next checkpoint writes: each finished
-//!   checkpoint moves all regions to its own file;
-//! * nodes do not leave while a finish or a commit is under way ([`NodeStore::hold_nodes`]).
+//! * `paged_nodes` of a region names a page with exactly its present nodes; a change of the nodes clears it;
+//! * no region names a page of the image file that the next checkpoint writes: each finished checkpoint moves all
+//!   regions to its own file;
+//! * nodes are not evicted while a finish or a commit is under way ([`NodeFiles::hold_nodes`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,23 +39,23 @@ use crate::state::pace::budget::NodeLimit;
 /// Bytes of nodes for each leaf page: its line in the region's tiling.
 const NODE_BYTES: u64 = Tiling::CHILD_BYTES as u64;
 
-/// How often somebody may come in between when nodes are brought in. While a batch is under way
-/// ([`NodeStore::hold_nodes`]) no nodes leave, and each round costs the others a flush's or a
-/// checkpoint's end: whoever is overtaken that often will not get on.
+/// Attempts to bring nodes into memory while other threads change the region. While a batch is under way
+/// ([`NodeFiles::hold_nodes`]) no nodes are evicted, and each failed attempt means the end of a flush or a checkpoint
+/// meanwhile: after this many, more would not help.
 const MAX_ATTEMPTS: usize = 64;
 
-/// What the nodes of all tries share: the files that they leave to, and who may let them leave.
+/// What the node stores of all tries share: the files for evicted nodes, and the gate.
 pub(crate) struct NodeFiles {
     images: [File; 2],
     spill: File,
     pages: Mutex<SpillPages>,
-    /// Read while nodes must stay, written while they leave.
+    /// Read while nodes must stay in memory, written while nodes are evicted.
     gate: RwLock<()>,
     /// Held while a region's nodes move to another page on the device.
     moves: Mutex<()>,
-    /// Where the next search for nodes that may leave begins: a namespace, and a region of it.
+    /// Where the next search for nodes to evict begins: a namespace, and a region of it.
     hand: Mutex<(u8, usize)>,
-    /// Pages spilled.
+    /// Number of spilled pages.
     spills: AtomicU64,
     limit: NodeLimit,
     hasher: Hasher,
@@ -85,7 +84,7 @@ struct SpillPages {
 }
 
 impl NodeFiles {
-    /// Opens the files; whatever an earlier open has spilled is dead.
+    /// Opens the files. Pages that an earlier open has spilled are void.
     pub(crate) fn open(
         hasher: Hasher,
         store: Arc<Store>,
@@ -95,7 +94,8 @@ impl NodeFiles {
     ) -> Result<Self> {
         let device = &store.device;
         let (images, spill) = if mode == OpenMode::Read {
-            // Nothing is read from them: nodes stay in memory, since no flush lets them leave. The image that is not in use may be missing.
+            // Never read: without a flush no nodes are evicted. The file of the image that is not in use may be
+            // missing.
             let none = || store.leaf.clone();
             ([none(), none()], none())
         } else {
@@ -122,7 +122,7 @@ impl NodeFiles {
         })
     }
 
-    /// The file that a page of nodes is in.
+    /// The file of a page of nodes.
     pub(crate) fn file(&self, at: &NodePage) -> &File {
         match at.file {
             NodeFile::ImageA => &self.images[0],
@@ -143,7 +143,7 @@ impl NodeFiles {
         self.pages.lock().free.push(page);
     }
 
-    /// While this is held, nodes in memory stay there.
+    /// Keeps nodes in memory while the guard lives.
     pub(crate) fn hold_nodes(&self) -> RankedGuard<RwLockReadGuard<'_, ()>> {
         RankedGuard::acquire(
             NODE_GATE,
@@ -152,28 +152,27 @@ impl NodeFiles {
         )
     }
 
-    /// While this is held no finish and no commit is under way; `None` when there is one, which is not
-    /// waited for.
+    /// Keeps finishes and commits out while the guard lives; `None` when one is under way, without waiting.
     pub(crate) fn try_exclude_batches(&self) -> Option<RankedGuard<RwLockWriteGuard<'_, ()>>> {
         RankedGuard::attempt(NODE_GATE, || self.gate.try_write())
     }
 
-    /// A region that is retired needs its page of the spill file no more.
+    /// Frees the spill-file page of a retired region.
     pub(crate) fn free_spill_page(&self, state: &RegionState) {
         if let Some(page) = state.spill_page() {
             self.free_page(page);
         }
     }
 
-    /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
+    /// True when there may be nodes to evict. Cheap, for the flush's idle step.
     pub(crate) fn can_evict(&self) -> bool {
         self.limit.is_explicit
             || self.counters.leaf_pages_with_nodes.load(Ordering::Relaxed) * NODE_BYTES
                 > self.limit.bytes
     }
 
-    /// Lets nodes leave while those of all tries, which ascend, take more than their share: one hand goes
-    /// round over all of them. Says whether it did anything; it does nothing while a batch is under way.
+    /// Evicts nodes while those of all `tries`, which ascend by namespace, take more than their share; one clock hand
+    /// goes round over all of them. True when it did anything; it does nothing while a batch is under way.
     pub(crate) fn evict_nodes(&self, tries: &[&NodeStore]) -> Result<bool> {
         let indexes: Vec<Arc<RegionIndex>> =
             tries.iter().map(|trie| trie.index.load_full()).collect();
@@ -184,7 +183,7 @@ impl NodeFiles {
             return Ok(false);
         }
         let mut hand = self.hand.lock();
-        // A namespace that is gone is passed over, as is a region.
+        // A namespace that does not exist any more is passed over, and so is a region.
         let mut trie = tries.partition_point(|trie| trie.namespace < hand.0);
         let mut at =
             if tries.get(trie).is_some_and(|trie| trie.namespace == hand.0) { hand.1 } else { 0 };
@@ -192,7 +191,7 @@ impl NodeFiles {
         while left > 0 && bytes > limit {
             let of_trie = indexes.get(trie).map(|index| index.regions());
             let Some(region) = of_trie.and_then(|regions| regions.get(at)) else {
-                // Each index has a region, so this comes to one.
+                // Each index has a region, so the loop comes to one.
                 (trie, at) = (if of_trie.is_some() { trie + 1 } else { 0 }, 0);
                 continue;
             };
@@ -216,8 +215,8 @@ impl NodeStore {
         Self { files, namespace, index }
     }
 
-    /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
-    /// cannot be used they are folded from the leaf pages.
+    /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page cannot be used
+    /// they are folded from the leaf pages.
     pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
         for _ in 0..MAX_ATTEMPTS {
             let away = self
@@ -230,7 +229,7 @@ impl NodeStore {
                 self.store.in_flight.wait(id);
                 claim = self.store.in_flight.claim(id);
             }
-            // Looked at again: whoever read them may have come to the end before the claim.
+            // Checked again: another reader may have finished before the claim.
             if region.read().paged_nodes() != Some(node_page) {
                 continue;
             }
@@ -247,8 +246,8 @@ impl NodeStore {
         Err(Contradiction::NodesEvicted { key: *key }.into())
     }
 
-    /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
-    /// the region's own.
+    /// Folds the nodes of a region whose page cannot be used, from the leaf pages and their buffered changes. They must
+    /// fold to the region's own node.
     fn fold_nodes(&self, region: &Region, node_page: &NodePage) -> Result<()> {
         let _guard = self.store.grace_guard();
         let mut folder = Folder::new(self.hasher);
@@ -284,7 +283,7 @@ impl NodeStore {
                 return Ok(());
             }
             if state.log_position() != position {
-                // A commit or a flush came in between.
+                // A commit or a flush has changed the region meanwhile.
                 continue;
             }
             let nodes = tiling(self.hasher, state.children(), &nodes);
@@ -298,7 +297,7 @@ impl NodeStore {
         Err(Contradiction::RegionKeepsChanging { prefix: *region.prefix() }.into())
     }
 
-    /// Puts nodes that were read back into their region, unless it has changed meanwhile.
+    /// Puts nodes that were read into their region, unless it has changed meanwhile.
     pub(crate) fn install_nodes(
         &self,
         region: &Region,
@@ -319,8 +318,7 @@ impl NodeStore {
         Ok(())
     }
 
-    /// Reads nodes that are away, for a copy; in memory they are not, before and after. Says whether
-    /// these are still the region's.
+    /// Reads nodes that are not in memory, for a copy, and leaves them out. True when they are still the region's.
     pub(crate) fn read_nodes(
         &self,
         region: &Region,
@@ -337,7 +335,7 @@ impl NodeStore {
         })
     }
 
-    /// Reads a page of nodes into a buffer that goes back afterwards.
+    /// Reads a page of nodes into a pooled buffer and calls `what` with it.
     fn with_page<T>(&self, at: &NodePage, what: impl FnOnce(&PageBuf) -> Result<T>) -> Result<T> {
         let mut buf = self.store.buffers.take();
         let read = self.store.device.read_at(self.file(at), &mut buf, at.offset());
@@ -380,11 +378,11 @@ impl NodeStore {
         self.index.load().regions().iter().map(resident_node_bytes).sum()
     }
 
-    /// Lets one region's nodes leave; `None` when a batch is under way.
+    /// Evicts one region's nodes; `None` when a batch is under way.
     fn evict(&self, region: &Region) -> Result<Option<bool>> {
         // Nodes are needed between a finish and its commit's publication.
         let Some(_gate) = self.try_exclude_batches() else { return Ok(None) };
-        // A checkpoint moves regions to its own image: not at the same time.
+        // Not while a checkpoint moves regions to its own image.
         let _moves = RankedGuard::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
         let (spilled, position) = {
             let state = region.read();
@@ -397,7 +395,7 @@ impl NodeStore {
         };
         let mut state = region.write();
         if let Some(node_page) = spilled {
-            // The page is this region's from now on, whether its nodes leave or not.
+            // The page is this region's from now on, whether its nodes are evicted or not.
             state.set_spill_page(node_page.page);
         }
         let node_page = state.saved_page().or(spilled);
@@ -410,8 +408,7 @@ impl NodeStore {
         Ok(Some(true))
     }
 
-    /// Writes a region's branch page to the spill file; `None` when the device has no room, so
-    /// that the nodes stay.
+    /// Writes a region's branch page to the spill file; `None` without room, so that the nodes stay in memory.
     fn spill(&self, region: &Region, state: ReadState<'_>) -> Result<Option<NodePage>> {
         let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
         let own = state.spill_page();
@@ -420,14 +417,14 @@ impl NodeStore {
         let mut buf = self.store.buffers.take();
         let header = BranchHeader {
             identity: identity(self.store.database, &node_page),
-            // No flush: the file belongs to this open, and nobody else reads it.
+            // No flush number: the file belongs to this open, and nobody else reads it.
             flush: self.spills.fetch_add(1, Ordering::Relaxed),
             namespace: self.namespace,
             prefix: *region.prefix(),
             level: 1,
             log_pos: state.log_position(),
         };
-        // They fit: what a flush lets grow too large is replaced before anybody sees it.
+        // The children fit: a region that a flush makes too large is split before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
         for (child, node) in state.children().iter().zip(nodes.nodes()) {
             builder.push(&BranchEntry {
@@ -452,7 +449,7 @@ impl NodeStore {
         Ok(Some(node_page))
     }
 
-    /// A checkpoint has written this region's branch page: its nodes may leave to it.
+    /// Names the branch page that a checkpoint has written for this region: its nodes may be evicted.
     pub(crate) fn note_checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
         let _moves = RankedGuard::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
         let region = self.index.with_region(key, |region, _| Arc::clone(region));
@@ -465,14 +462,13 @@ impl NodeStore {
         }
     }
 
-    /// Is the page of a region's nodes aside?
+    /// True when the page of a region's nodes is quarantined.
     pub(crate) fn has_quarantined_nodes(&self, state: &RegionState) -> bool {
         let Nodes::Paged(at) = state.nodes() else { return false };
         self.store.quarantine.is_barred(file_name(at.file), at.page, false)
     }
 
-    /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
-    /// failure sets them aside.
+    /// Brings the nodes of the region over a key into memory for the flush; a failure quarantines their page.
     pub(crate) fn load_nodes_for_flush(&self, key: &Key) -> Result<()> {
         let away = self.index.with_region(key, |region, state| match state.nodes() {
             Nodes::Resident(_) | Nodes::Plain => None,
@@ -488,9 +484,9 @@ impl NodeStore {
         })
     }
 
-    /// Reads nodes that are away, for an image. A page that is aside is tried all the same: whoever
-    /// closes waits for no trial, and an image lacks all regions when it lacks one. Says whether they
-    /// were read; otherwise they have been folded and are in memory, or the region has changed.
+    /// Reads nodes that are not in memory, for an image. A quarantined page is tried all the same: a close waits for no
+    /// trial, and an image cannot be made without any of its regions. True when they were read; otherwise they were
+    /// folded and are in memory, or the region has changed.
     pub(crate) fn read_nodes_for_image(
         &self,
         region: &Region,
@@ -511,7 +507,7 @@ impl NodeStore {
         Ok(read)
     }
 
-    /// Tries a node page that is aside, for an image that is about to be begun.
+    /// Tries a quarantined node page again, before an image is begun.
     pub(crate) fn retry_quarantined_nodes(&self, quarantined: &Quarantined) -> Result<()> {
         let (file, page) = (quarantined.file, quarantined.page);
         let named = self.index.with_region(quarantined.prefix.first_key(), |region, state| {
@@ -522,13 +518,13 @@ impl NodeStore {
             Some((region, at)) => {
                 self.read_nodes_for_image(&region, &at, &mut Vec::new())?;
             }
-            // In memory, or on another page.
+            // The nodes are in memory, or on another page.
             None => self.release_node_page((file, page)),
         }
         Ok(())
     }
 
-    /// A page of nodes is readable, or nobody needs it any more.
+    /// Releases a page of nodes from quarantine: it is readable, or nobody needs it any more.
     fn release_node_page(&self, (file, page): (&'static str, u64)) {
         if self.store.quarantine.contains(file, page) {
             self.store.quarantine.forget(file, page);
@@ -545,7 +541,7 @@ fn resident_node_bytes(region: &Arc<Region>) -> u64 {
     }
 }
 
-/// The name that messages use.
+/// The file's name in messages.
 pub(crate) fn file_name(file: NodeFile) -> &'static str {
     match file {
         NodeFile::ImageA => image_name(ImageFile::A),

@@ -1,9 +1,8 @@
-//! Values too long for a page: in extents of the overflow file, named by a cell.
+//! Values too long for a page: in runs of the overflow file, named by a cell.
 //!
-//! A value's pages are stream pages of the overflow file; the cell keeps its length, its hash and
-//! the runs. Who writes a value syncs the file before anything durable names it: a commit record
-//! for values over 64 KiB, a location record for the others. Whoever reads one by its key finds it in memory the next
-//! time ([`super::long_values`]).
+//! A value's pages are stream pages of the overflow file; the cell has its length, its hash and the runs. A writer
+//! syncs the file before anything durable names the value: a commit record for values over 64 KiB, a location record
+//! for shorter ones. A value that was read by its key stays in memory ([`super::long_values`]).
 
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ use crate::state::TrieDb;
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
 
-/// The pages of runs, as they are written and read: a first page, and how many.
+/// Splits runs into reads and writes: a first page, and how many.
 fn pieces(runs: impl Iterator<Item = OverflowRun>) -> impl Iterator<Item = (u64, usize)> {
     runs.flat_map(|run| {
         let pages = run.pages as usize;
@@ -35,7 +34,7 @@ fn pieces(runs: impl Iterator<Item = OverflowRun>) -> impl Iterator<Item = (u64,
     })
 }
 
-/// Writes a value (unsynced) and gives the cell that names it.
+/// Writes a value (unsynced) and returns the cell that names it.
 pub(crate) fn write(
     db: &TrieDb,
     tentative: &mut TentativeRuns<'_>,
@@ -61,8 +60,7 @@ pub(crate) fn write(
         }
         let written = db.store.device.write_at(&db.space.overflow, &buf, count, page_offset(at));
         written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
-            // A file system that copies on writing may have no room for what is reserved. Nothing
-            // names the runs yet: they are given back.
+            // A file system that copies on writing may have no room. Nothing names the runs yet: they are freed.
             if matches!(error, Error::Full(_)) {
                 return error;
             }
@@ -76,8 +74,8 @@ pub(crate) fn write(
     Ok(cell.into())
 }
 
-/// The value that a stored state names, which was found in a state of commit `base`. Its runs may be given up and
-/// written again once that commit cannot be read any more. Where it `stays` others will find it in memory.
+/// The value of a stored state, which was found in a state of commit `base`. Its runs may be freed and written again
+/// once that commit cannot be read any more. With `keep` the value stays in memory.
 pub(crate) fn value(db: &TrieDb, base: u64, stored: Stored, keep: bool) -> Result<Option<Value>> {
     match stored {
         Stored::Absent => Ok(None),
@@ -90,7 +88,7 @@ pub(crate) fn value(db: &TrieDb, base: u64, stored: Stored, keep: bool) -> Resul
     }
 }
 
-/// Is it a value that must be read from the device?
+/// True when the value must be read from the device.
 pub(crate) fn needs_device_read(db: &TrieDb, stored: &Stored) -> bool {
     matches!(stored, Stored::Overflow(raw) if db.long_values.get(&LongValueId::of(raw)).is_none())
 }

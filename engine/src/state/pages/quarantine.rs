@@ -1,15 +1,15 @@
-//! Pages that are set aside: the background could not use them, and goes on without them.
+//! Quarantine: pages that the background could not use, and works without.
 //!
-//! What pends on such a page stays pending: in memory, in the log, and in every image,
-//! so that nothing is lost and the log can be shortened. Whoever needs the page gets its error. It is tried
-//! again from time to time, and comes back with the first read that succeeds, whoever does it. One that
-//! contradicts the index is out of the cache, too, and given to nobody: a flush alone brings it back.
+//! Changes for such a page stay buffered: in memory, in the log, and in every image, so that nothing is lost and the
+//! log can be shortened. A read of the page returns its error. An unreadable page is tried again from time to time, and
+//! released by the first read that succeeds, whoever reads. A page that contradicts the index is removed from the cache
+//! as well, and no reader gets it: only a flush releases it.
 //!
 //! Invariants:
-//! * only failed *reads*, and pages whose content contradicts the index, are set aside; a failed write
-//!   or sync poisons;
-//! * a page that is aside is not read by the flush, but for one trial when its time has come: after
-//!   [`FIRST_RETRY`], then after twice as long each time, at most [`LONGEST_RETRY`].
+//! * only failed *reads*, and pages whose content contradicts the index, are quarantined; a failed write or sync
+//!   poisons;
+//! * the flush does not read a quarantined page, except for one trial when it is due: after [`FIRST_RETRY`], then after
+//!   twice as long each time, at most [`LONGEST_RETRY`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +20,14 @@ use pleach_core::Prefix;
 
 use crate::error::Error;
 
-/// How long after its first failure a page is tried again.
+/// Time between a page's first failure and its first trial.
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest time between two trials.
 pub(crate) const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// Pages that are tried again in one step of the flush.
+/// Most pages that one step of the flush tries again.
 const TRIALS: usize = 16;
 
-/// A page that could not be used, and is left alone for a time.
+/// A page that could not be used, and is not read by the flush until its next trial.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Quarantined {
@@ -35,47 +35,47 @@ pub struct Quarantined {
     pub file: &'static str,
     /// Page number.
     pub page: u64,
-    /// The namespace it is of.
+    /// Its namespace.
     pub namespace: u8,
-    /// The keys it is for.
+    /// The prefix of its keys.
     pub prefix: Prefix,
-    /// What was wrong with it the last time.
+    /// The last error.
     pub error: Error,
-    /// How often it was tried.
+    /// Number of failed attempts.
     pub trials: u32,
 }
 
-/// Why a page is aside.
+/// Why a page is quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuarantineReason {
-    /// It cannot be read: a good read brings it back.
+    /// The page cannot be read: a good read releases it.
     Unreadable,
-    /// It reads well and contradicts the index: only a flush that finds it right brings it back.
+    /// The page contradicts the index: only a flush that finds it right releases it.
     Contradicts,
 }
 
 struct QuarantineEntry {
     listed: Quarantined,
     reason: QuarantineReason,
-    /// When it is tried again.
+    /// Time of the next trial.
     next: Duration,
-    /// May the flush take it once?
+    /// True while the flush may take the page once.
     on_trial: bool,
 }
 
-/// By file and number.
+/// By file and page number.
 type Pages = BTreeMap<(&'static str, u64), QuarantineEntry>;
 
-/// The pages that are aside.
+/// The quarantined pages.
 #[derive(Default)]
 pub(crate) struct Quarantine {
     count: AtomicU64,
     pages: Mutex<Pages>,
-    /// Leaf pages that are back and not yet due for a flush.
+    /// Leaf pages that were released and are not yet due for a flush.
     released: Mutex<Vec<(u8, Prefix)>>,
 }
 
-/// How long to wait after this number of failures in a row.
+/// Time to wait after this number of failures in a row.
 pub(crate) fn backoff(failures: u32) -> Duration {
     let doubled = FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(LONGEST_RETRY)
@@ -87,12 +87,12 @@ impl Quarantine {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The pages, if there are any: without, none is waited for.
+    /// Locks the pages, unless there are none, which costs no lock.
     fn lock_if_any(&self) -> Option<MutexGuard<'_, Pages>> {
         (self.len() > 0).then(|| self.pages.lock())
     }
 
-    /// Sets a page aside, or says that a trial has failed.
+    /// Quarantines a page, or records a failed trial.
     pub(crate) fn insert(
         &self,
         (file, page): (&'static str, u64),
@@ -112,7 +112,7 @@ impl Quarantine {
         self.count.store(pages.len() as u64, Ordering::Release);
     }
 
-    /// Is a page to be left alone? One that is `at_hand` need not be read.
+    /// True when the flush must not use a page. A cached page need not be read, so that it may be unreadable.
     pub(crate) fn is_barred(&self, file: &'static str, page: u64, is_cached: bool) -> bool {
         let Some(pages) = self.lock_if_any() else { return false };
         let kept = |entry: &QuarantineEntry| {
@@ -121,12 +121,12 @@ impl Quarantine {
         pages.get(&(file, page)).is_some_and(kept)
     }
 
-    /// Has a page been set aside, be it on trial?
+    /// True when a page is quarantined, be it on trial.
     pub(crate) fn contains(&self, file: &'static str, page: u64) -> bool {
         self.lock_if_any().is_some_and(|pages| pages.contains_key(&(file, page)))
     }
 
-    /// What is wrong with a page that reads well and contradicts the index, be it on trial.
+    /// The error of a page that contradicts the index, be it on trial.
     pub(crate) fn contradicting(&self, file: &'static str, page: u64) -> Option<Error> {
         let pages = self.lock_if_any()?;
         let entry = pages
@@ -135,7 +135,7 @@ impl Quarantine {
         Some(entry.listed.error.clone())
     }
 
-    /// A page was read well; gives its namespace and prefix when that brings it back.
+    /// Notes a good read of a page; returns its namespace and prefix when that releases it.
     pub(super) fn note_good_read(&self, file: &'static str, page: u64) -> Option<(u8, Prefix)> {
         let mut pages = self.lock_if_any()?;
         pages.get(&(file, page)).filter(|entry| entry.reason == QuarantineReason::Unreadable)?;
@@ -146,7 +146,7 @@ impl Quarantine {
         Some((namespace, prefix))
     }
 
-    /// Nothing names the page any more.
+    /// Removes a page that nothing names any more.
     pub(crate) fn forget(&self, file: &'static str, page: u64) {
         if let Some(mut pages) = self.lock_if_any() {
             pages.remove(&(file, page));
@@ -154,7 +154,7 @@ impl Quarantine {
         }
     }
 
-    /// Some of the pages whose time has come.
+    /// Begins trials of some pages that are due.
     pub(crate) fn begin_due_trials(&self, now: Duration) -> Vec<(Quarantined, QuarantineReason)> {
         let Some(mut pages) = self.lock_if_any() else { return Vec::new() };
         let due = pages.values_mut().filter(|entry| !entry.on_trial && entry.next <= now);
@@ -166,33 +166,33 @@ impl Quarantine {
             .collect()
     }
 
-    /// When the next page's time comes.
+    /// When the next trial is due.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let pages = self.lock_if_any()?;
         pages.values().filter(|entry| !entry.on_trial).map(|entry| entry.next).min()
     }
 
-    /// A leaf page is back, and part of the flush's next round of its namespace.
+    /// Adds a released leaf page to those that the flush makes due.
     pub(super) fn release(&self, namespace: u8, prefix: Prefix) {
         self.released.lock().push((namespace, prefix));
     }
 
-    /// The leaf pages that are back, for the flush.
+    /// Removes and returns the released leaf pages, for the flush.
     pub(crate) fn take_released(&self) -> Vec<(u8, Prefix)> {
         std::mem::take(&mut self.released.lock())
     }
 
-    /// All of them, by file and page.
+    /// All quarantined pages, by file and page.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
         self.pages.lock().values().map(|entry| entry.listed.clone()).collect()
     }
 
-    /// What is wrong with a page that is aside.
+    /// The error of a quarantined page.
     pub(super) fn error_of(&self, page: (&'static str, u64)) -> Option<Error> {
         self.lock_if_any()?.get(&page).map(|entry| entry.listed.error.clone())
     }
 
-    /// The error of whoever waits for these pages alone; `None` when there are none.
+    /// The error for callers that wait for these pages alone; `None` when there are none.
     pub(crate) fn error_for_waiters(&self) -> Option<Error> {
         let pages = self.pages.lock();
         let (_, first) = pages.first_key_value()?;

@@ -1,15 +1,14 @@
-//! The one way in which many pages are read at once: a ring, what each of its slots reads, and the table
-//! of pages in flight.
+//! The one way in which many pages are read at once: a ring, its slots, and the table of pages in flight.
 //!
-//! A caller asks ([`PageReader::enqueue`]), goes on with something else, and takes what is done
-//! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in its region. With each page
-//! comes back what the caller asked it for. A page that somebody else is reading is not asked for; the
-//! caller hears so ([`Submission::ReadElsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
-//! or [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), which wait for it. It does so
-//! when it has nothing in flight itself, so that no two readers wait for each other.
+//! A caller enqueues a request ([`PageReader::enqueue`]), does other work, and takes pages that are done
+//! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in their region, each with the purpose
+//! that the caller gave. A page that somebody else is reading is not enqueued; the caller gets
+//! [`Submission::ReadElsewhere`], and waits for the page with [`Store::leaf`](super::store::Store::leaf) or
+//! [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), when it has nothing in flight itself, so that
+//! no two readers wait for each other.
 //!
-//! Reads go into registered memory, a page for each slot, which the kernel pins once
-//! (`docs/decisions/0001`). A page is copied into the cache, so the slot's memory is free again at once.
+//! Reads go into registered memory, a page for each slot, which the kernel pins once (`docs/decisions/0001`). A page is
+//! copied into the cache, so the slot is free again at once.
 
 use std::sync::Arc;
 
@@ -26,11 +25,10 @@ use super::store::Store;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 
-/// Those who wait are told of this number of pages at once: a wake-up costs more than a page, and who was
-/// told of one would wait for the next.
+/// Number of pages after which waiters are woken: a wake-up costs more than a page.
 const NOTIFY_EVERY: usize = 32;
 
-/// A page that a reader is asked for.
+/// A page to be read.
 #[derive(Clone, Debug)]
 pub(crate) enum PageRequest {
     /// A leaf page.
@@ -39,18 +37,18 @@ pub(crate) enum PageRequest {
     Nodes(Arc<Region>, NodePage),
 }
 
-/// What came of asking.
+/// The result of enqueuing a page.
 #[derive(Debug)]
 pub(crate) enum Submission<T> {
-    /// It is on its way.
+    /// The page is in flight.
     InFlight,
-    /// It has come since the caller looked.
+    /// Another reader has finished it since the caller looked.
     Loaded(T, LoadedPage),
-    /// Somebody else reads it. What the caller asked it for comes back.
+    /// Somebody else is reading it. The caller's purpose is returned.
     ReadElsewhere(T),
 }
 
-/// A page that is done.
+/// A page that was read.
 #[derive(Debug)]
 pub(crate) enum LoadedPage {
     /// A leaf page, in the cache.
@@ -61,7 +59,7 @@ pub(crate) enum LoadedPage {
 
 /// Reads pages through a ring. One thread uses it: a ring has a single issuer.
 pub(crate) struct PageReader<T> {
-    /// The first field: nothing is in flight any more when the claims go.
+    /// The first field, so that nothing is in flight any more when the claims are dropped.
     queue: Box<dyn Queue>,
     slots: Vec<Option<ReadSlot<T>>>,
     free: Vec<usize>,
@@ -69,9 +67,9 @@ pub(crate) struct PageReader<T> {
     mode: ReadMode,
     in_flight: Arc<InFlight>,
     counters: Arc<Counters>,
-    /// Pages that are done since those who wait were told.
+    /// Pages done since waiters were last woken.
     unnotified: usize,
-    /// Does anybody wait for one of these?
+    /// True when somebody waits for one of these pages.
     awaited: bool,
 }
 
@@ -102,18 +100,17 @@ impl<T> PageReader<T> {
         })
     }
 
-    /// Pages that are on their way.
+    /// Number of pages in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.queue.in_flight()
     }
 
-    /// Can another page be asked for?
+    /// True when another page can be enqueued.
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Asks for a page, unless somebody else does. The device hears of it with [`Self::submit`] or
-    /// [`Self::wait`].
+    /// Enqueues a page, unless somebody else reads it. [`Self::submit`] or [`Self::wait`] passes it to the device.
     ///
     /// # Panics
     /// When there is no room.
@@ -133,7 +130,7 @@ impl<T> PageReader<T> {
         let Some(claim) = self.in_flight.claim(id) else {
             return Submission::ReadElsewhere(purpose);
         };
-        // Looked at again: whoever read it may have come to the end just now.
+        // Checked again: another reader may have finished just now.
         match &request {
             PageRequest::Leaf(at) => {
                 if let Some(page) = store.cache.get(at.page, at.tag) {
@@ -161,18 +158,18 @@ impl<T> PageReader<T> {
         Submission::InFlight
     }
 
-    /// Is this page of nodes being read through this reader?
+    /// True when this page of nodes is being read through this reader.
     pub(crate) fn is_reading_nodes(&self, node_page: &NodePage) -> bool {
         let same = |slot: &ReadSlot<T>| matches!(&slot.request, PageRequest::Nodes(_, at) if at == node_page);
         self.slots.iter().flatten().any(same)
     }
 
-    /// Hands what was asked for to the device, without waiting.
+    /// Passes enqueued requests to the device, without waiting.
     pub(crate) fn submit(&mut self) -> Result<()> {
         Ok(self.queue.submit()?)
     }
 
-    /// A page that is done, without waiting.
+    /// Returns a page that is done, without waiting.
     pub(crate) fn poll(
         &mut self,
         store: &Store,
@@ -182,11 +179,11 @@ impl<T> PageReader<T> {
         Some(self.complete(store, nodes, completion))
     }
 
-    /// Waits until `count` pages are done, or all that are on their way, and gives one of them; the
-    /// others are polled. `None` when nothing is on its way.
+    /// Waits until `count` pages are done, or all that are in flight, and returns one of them; the rest are polled.
+    /// `None` when nothing is in flight.
     ///
     /// # Errors
-    /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
+    /// Of the ring: what is in flight is unknown then, and the caller drops the reader.
     pub(crate) fn wait(
         &mut self,
         store: &Store,
@@ -234,7 +231,7 @@ impl<T> PageReader<T> {
         }
     }
 
-    /// Tells those who wait of what is done.
+    /// Wakes the waiters of pages that are done.
     fn notify_waiters(&mut self) {
         self.unnotified = 0;
         if std::mem::take(&mut self.awaited) {
@@ -245,8 +242,7 @@ impl<T> PageReader<T> {
 
 impl<T> Drop for PageReader<T> {
     fn drop(&mut self) {
-        // Whoever asked for what is still on its way has gone: nobody needs to know how it ends, and a page that is
-        // not read for them is read when it is needed.
+        // The caller is gone, so that the results do not matter: a page is read again when it is needed.
         while let Ok(Some(_)) = self.queue.wait() {}
         let bytes = (self.slots.len() * PAGE).cast_signed();
         Counters::change(&self.counters.buffer_bytes, -bytes);

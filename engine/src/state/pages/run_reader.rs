@@ -1,19 +1,18 @@
-//! Runs of leaf pages that lie close together, read ahead for an iterator: one request of the ring for up to
-//! [`RUN`] pages.
+//! Runs of neighbouring leaf pages, read ahead for an iterator: one request of the ring for up to [`RUN`] pages.
 //!
-//! A bulk load writes leaf pages in key order, and so does a flush those of one round, so pages that are
-//! neighbours in the order of keys often are neighbours in the file. Pages that have moved leave gaps, and a
-//! request costs the device as much as some pages, so gaps of up to [`GAP`] pages are read over, as long as
-//! no more pages are read in vain than for somebody: what is in them is not looked at.
+//! A bulk load writes leaf pages in key order, and so does a flush the pages of one round, so neighbours in key order
+//! often are neighbours in the file. Pages that have moved leave gaps, and a request costs the device as much as some
+//! pages, so gaps of up to [`GAP`] pages are read over, as long as a request reads no more unwanted pages than wanted
+//! ones; unwanted pages are not looked at.
 //!
-//! There is no claim and no place in the cache: an iterator may rest for as long as it likes, and others would wait for
-//! what it has in flight. Pages stay in the memory that the ring reads into, and are checked by whoever comes
-//! to them ([`Store::check_leaf`]).
+//! The reader has no claims and puts nothing into the cache: an iterator may rest for any time, and others would wait
+//! for its pages in flight. Pages stay in the ring's memory, and are checked when an iterator comes to them
+//! ([`Store::check_leaf`]).
 //!
 //! Invariants:
-//! * a run is in flight, or here, or could not be read; it goes when all of its pages are forgotten and
-//!   it is not in flight;
-//! * all memory is that of one pool, registered once; what is here and what is in flight share it.
+//! * a run is in flight, has arrived, or could not be read; its slot is free when all of its pages are released and it
+//!   is not in flight;
+//! * all memory is of one pool, registered once, for runs in flight and runs that have arrived.
 
 use std::sync::Arc;
 
@@ -24,18 +23,17 @@ use pleach_io::{Completion, PageBuf, PagePool, Queue, Request, RequestKind};
 use super::store::Store;
 use crate::error::Result;
 
-/// Most pages that are read at once. From 64 KiB on a request's own cost does not matter any more.
+/// Most pages of one read. From 64 KiB on the cost of a request itself does not matter any more.
 pub(crate) const RUN: usize = 16;
 
-/// Most neighbouring pages that are read in vain, for the sake of a page behind them. A request costs a
-/// virtual disk as much as 2.7 pages, and the processor as one (`docs/decisions/0054-gaps-are-read-over.md`).
+/// Most neighbouring unwanted pages that are read for the sake of a page behind them. A request costs a virtual disk as
+/// much as 2.7 pages, and the processor as one (`docs/decisions/0054-gaps-are-read-over.md`).
 const GAP: usize = 4;
 
-/// A page to be read, and what its reader knows it by.
+/// A page to be read, and the caller's index for it.
 pub(crate) type WantedPage = (PageNo, usize);
 
-/// Pages in rising order as those of each run. One that is there twice, since its number was used again while it
-/// was not read, is in two.
+/// Divides pages in rising order into runs. A page that is there twice, as its number was reused, is in two runs.
 pub(crate) fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
     let mut runs = Vec::new();
     let mut first = 0;
@@ -53,13 +51,13 @@ pub(crate) fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
     runs
 }
 
-/// A run that was asked for.
+/// The slot of an enqueued run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunNo(usize);
 
 struct RunSlot {
     state: RunState,
-    /// Pages that nobody has forgotten.
+    /// Number of pages that are not released.
     wanted: usize,
 }
 
@@ -69,26 +67,26 @@ enum RunState {
     Failed,
 }
 
-/// A page of a run that is here. It keeps the memory of all of the run.
+/// A page of a run that has arrived. It keeps the memory of the whole run.
 pub(crate) struct RunPage {
     run: Arc<PageBuf>,
     index: usize,
 }
 
 impl RunPage {
-    /// The page, as it was read.
+    /// The bytes of the page, as they were read.
     #[inline]
     pub(crate) fn page(&self) -> &Page {
         self.run.page(self.index)
     }
 }
 
-/// Reads runs of leaf pages through a ring, on whatever thread its iterator is.
+/// Reads runs of leaf pages through a ring, on any thread that uses its iterator.
 pub(crate) struct RunReader {
     queue: Box<dyn Queue>,
     memory: PagePool,
     runs: Vec<RunSlot>,
-    /// Those of `runs` that nobody uses.
+    /// Free slots of `runs`.
     free: Vec<usize>,
 }
 
@@ -101,19 +99,18 @@ impl RunReader {
         Ok(Self { queue, memory, runs: Vec::new(), free: Vec::new() })
     }
 
-    /// Is nothing in flight, and no page wanted?
+    /// True when nothing is in flight, and no page is wanted.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.in_flight() == 0 && self.free.len() == self.runs.len()
     }
 
-    /// Runs that can be asked for, as far as the ring goes.
+    /// Number of runs for which the ring has room.
     pub(crate) fn free_slots(&self) -> usize {
         self.queue.depth() - self.queue.in_flight()
     }
 
-    /// Asks for the pages of a run, or for as many of them, from the first on, as there is memory for side by
-    /// side; gives how many. `None` when there is none. The device hears of it with [`Self::submit`] or
-    /// [`Self::wait`].
+    /// Enqueues a run, or as many of its pages, from the first on, as there is contiguous memory for; returns their
+    /// number. `None` when there is no memory. [`Self::submit`] or [`Self::wait`] passes the run to the device.
     ///
     /// # Panics
     /// When the run has no page, or when the ring has no room.
@@ -148,26 +145,26 @@ impl RunReader {
         Some((RunNo(number), wanted))
     }
 
-    /// Hands what was asked for to the device, without waiting.
+    /// Passes enqueued requests to the device, without waiting.
     pub(crate) fn submit(&mut self) -> Result<()> {
         Ok(self.queue.submit()?)
     }
 
-    /// Takes in what has arrived, without waiting.
+    /// Takes runs that have arrived, without waiting.
     pub(crate) fn poll_arrived(&mut self) {
         while let Some(completion) = self.queue.poll() {
             self.complete(completion);
         }
     }
 
-    /// Waits for a run. Those that arrive with it are taken in.
+    /// Waits for a run, and takes other runs that arrive meanwhile.
     ///
     /// # Errors
-    /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
+    /// Of the ring: what is in flight is unknown then, and the caller drops the reader.
     pub(crate) fn wait(&mut self, run: RunNo) -> Result<()> {
         self.poll_arrived();
         while matches!(self.runs[run.0].state, RunState::InFlight) {
-            // Some at once: a wake-up costs more than a page. The device has the others to go on with.
+            // Some at once: a wake-up costs more than a page, and the device still has the rest to do.
             let some = self.queue.in_flight().div_ceil(4);
             let completion = self.queue.wait_for(some)?.expect("the run is in flight");
             self.complete(completion);
@@ -176,7 +173,7 @@ impl RunReader {
         Ok(())
     }
 
-    /// Waits for all runs, and forgets all pages.
+    /// Waits for all runs, and releases all pages.
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -197,10 +194,10 @@ impl RunReader {
         }
     }
 
-    /// A page of the run is not wanted any more.
+    /// Releases a page of the run, which is not wanted any more.
     ///
     /// # Panics
-    /// When all of its pages were forgotten before.
+    /// When all of its pages were released before.
     pub(crate) fn release(&mut self, run: RunNo) {
         let forgotten = &mut self.runs[run.0];
         forgotten.wanted = forgotten.wanted.checked_sub(1).expect("each page is forgotten once");
@@ -211,7 +208,7 @@ impl RunReader {
         let number = usize::try_from(completion.token).expect("a run's number");
         self.runs[number].state = match completion.result {
             Ok(()) => RunState::Arrived(Arc::new(completion.buf)),
-            // Who comes to one of its pages reads that one alone, and gets its error if there is one.
+            // The iterator that comes to one of its pages reads that page alone, and gets its error if there is one.
             Err(_) => RunState::Failed,
         };
         self.free_unwanted(number);
@@ -242,14 +239,14 @@ mod tests {
         // Four pages are read over, five are not.
         assert_eq!(lengths(&[7, 8, 9, 10, 15]), [5]);
         assert_eq!(lengths(&[7, 8, 9, 10, 11, 17]), [5, 1]);
-        // Sixteen pages with what lies between, and the next begins a run.
+        // Sixteen pages with their gaps, and the next one begins a run.
         let spread = |every: u32| lengths(&(0..40).map(|page| every * page).collect::<Vec<_>>());
         assert_eq!(spread(1), [16, 16, 8]);
         assert_eq!(spread(2), [8; 5]);
-        // More in vain than for somebody: not that.
+        // Gaps are not read over when that would read more unwanted pages than wanted ones.
         assert_eq!(spread(3), [1; 40]);
         assert_eq!(lengths(&[0, 2, 5]), [2, 1]);
-        // The same page again.
+        // A page twice is in two runs.
         assert_eq!(lengths(&[7, 7]), [1, 1]);
         assert_eq!(lengths(&[6, 7, 7, 8]), [2, 2]);
     }

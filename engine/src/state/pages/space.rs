@@ -1,15 +1,15 @@
-//! Which pages of the leaf and overflow files are taken, and how the files grow.
+//! Which pages of the leaf and overflow files are in use, and how the files grow.
 //!
-//! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves
-//! a reserve, so that deletes, flushes and checkpoints can finish on a full device, and a commit that puts is admitted only
-//! while what pends has room for its pages beside that ([`PageSpace::check_room_for_commit`]). Checkpoints cut their
-//! ends off ([`PageSpace::shrink`]).
+//! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves a reserve, so
+//! that deletes, flushes and checkpoints can finish on a full device. A commit that puts is admitted only while the
+//! pages of all buffered changes have room beside the reserve ([`PageSpace::check_room_for_commit`]). Checkpoints cut
+//! the free ends of the files off ([`PageSpace::shrink`]).
 //!
-//! Invariants: a page is free, or somebody owns it; one that was given up is free only when its location
-//! record is durable and no reader can be at it ([`PageSpace::release_leaves`]); an overflow run is
-//! tentative until a record names it, and free in every image that is made before.
+//! Invariants: a page is free, or has one owner; a replaced page is free only when its location record is durable and
+//! no reader can be at it ([`PageSpace::release_leaves`]); an overflow run is tentative until a record names it, and
+//! free in every image that is made before.
 //!
-//! Locks: leaf pages; extents, then the tentative runs, or those of the history.
+//! Locks: leaf map; overflow map, then the tentative runs, or those of the history.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,8 +26,7 @@ use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, NoRoom, Result, full_or};
 
-/// The reserve that ordinary growth leaves free: this, or a sixteenth of a small file system, but no less than a segment of the
-/// log and a half.
+/// Bytes that ordinary growth leaves free, or a sixteenth of a small file system; at least 1.5 segments of the log.
 const RESERVE: u64 = 64 << 20;
 
 /// The space of the two page files.
@@ -41,49 +40,48 @@ pub(crate) struct PageSpace {
     log_segment: u64,
     leaf_map: Mutex<space::LeafSpace>,
     overflow_map: Mutex<OverflowSpace>,
-    /// Overflow runs that are written and that no record names yet.
+    /// Overflow runs that no record names yet.
     tentative: Mutex<Vec<OverflowRun>>,
-    /// Pages of runs of the history, by their starts. Images have them free.
+    /// Pages of runs of the history, by their starts. They are free in images.
     history: Mutex<BTreeMap<u64, u32>>,
-    /// The newest image that is durable names leaf pages below this one.
+    /// The newest durable image names leaf pages below this one.
     image_leaf_end: AtomicU32,
-    /// How far the overflow map has reached since the newest image that is durable, those that were given
-    /// up included; written under the extents' lock.
+    /// The largest end of the overflow map, in pages, since the newest durable image; written under the map's lock.
     overflow_peak: AtomicU64,
-    /// How far the overflow map of any image of this open reaches.
+    /// The largest end of the overflow map in any image of this open, in pages.
     overflow_mapped: AtomicU64,
-    /// What an open has found retired: see [`RetiredRuns`].
+    /// Retired runs that an open has found: see [`RetiredRuns`].
     retired_runs: Mutex<RetiredRuns>,
 }
 
 /// The overflow map of an image.
 pub(crate) struct OverflowMapImage {
     pub(crate) bytes: Vec<u8>,
-    /// Pages of the overflow file that any record since the image before may name: those below this one.
+    /// Records since the image before name pages of the overflow file below this one.
     pub(crate) peak: u64,
 }
 
-/// Overflow runs that only the history names, as recovery finds them: what they are retired under, and the
-/// commit from which on no view names them. In order of both.
+/// Overflow runs that only the history names, as recovery finds them: the stamps under which they are retired, each
+/// with the commit from which on no view names them. Both ascend.
 pub(crate) type RetiredRuns = VecDeque<(LogPos, u64)>;
 
-/// Bytes that a commit takes on the device, beside nodes and what it frees.
+/// Bytes that a commit takes on the device, without nodes and without what it frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceDemand {
-    /// Of its record.
+    /// Bytes of its record.
     pub(crate) log: u64,
-    /// Of keys and values that are put, until they are pages.
+    /// Bytes of keys and values that are put, until they are in pages.
     pub(crate) leaf: u64,
-    /// Of pages of the overflow file.
+    /// Bytes of pages of the overflow file.
     pub(crate) overflow: u64,
 }
 
-/// How long both files were, in pages, for giving room back.
+/// The lengths of both files in pages, to which a failed load returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileLengths {
     leaf: u32,
     overflow: u64,
-    /// In bytes. An older image may have a longer map than there is now, up to this end.
+    /// In bytes. The map of an older image may reach up to this end, beyond the present map.
     overflow_file: u64,
 }
 
@@ -118,12 +116,12 @@ impl PageSpace {
         }
     }
 
-    /// What an open has found retired, for whoever releases it.
+    /// Removes and returns the retired runs that an open has found.
     pub(crate) fn take_retired_runs(&self) -> RetiredRuns {
         std::mem::take(&mut self.retired_runs.lock())
     }
 
-    /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
+    /// Takes `count` free leaf pages, numbers ascending; grows the file when needed.
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
         let mut pages = self.leaf_map.lock();
@@ -131,7 +129,7 @@ impl PageSpace {
         Ok(runs.iter().flat_map(space::LeafRun::pages).collect())
     }
 
-    /// Runs of `pages` free pages of the overflow file, tentative until a record names them.
+    /// Takes runs with `pages` free pages of the overflow file, tentative until a record names them.
     pub(crate) fn allocate_overflow(
         &self,
         pages: usize,
@@ -140,14 +138,14 @@ impl PageSpace {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.overflow_map.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
-        // Before the lock goes: an image that is written then leaves them out.
+        // Before the lock is released, so that an image written then has them free.
         self.tentative.lock().extend_from_slice(&runs);
         tentative.own.extend_from_slice(&runs);
         Ok(runs)
     }
 
-    /// Runs of `pages` free pages of the overflow file for a run of the history. It may take half of the reserve: what is in a
-    /// run needs no log.
+    /// Takes runs with `pages` free pages of the overflow file for a run of the history, which may use half of the
+    /// reserve: undo in a run needs no log.
     pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowRun>> {
         let count = u32::try_from(pages).expect("a few");
         let mut extents = self.overflow_map.lock();
@@ -156,7 +154,7 @@ impl PageSpace {
         Ok(runs)
     }
 
-    /// Pages that runs of the history had are free. What was never given to one stays as it is.
+    /// Frees pages of runs of the history. Pages that no run of the history has are left alone.
     pub(crate) fn free_history(&self, pages: Vec<OverflowRun>) -> Result<()> {
         let mut extents = self.overflow_map.lock();
         let mut history = self.history.lock();
@@ -176,7 +174,7 @@ impl PageSpace {
         Ok(())
     }
 
-    /// Pages of a file, which grows as far as it has to, and leaves one part in `of` of the reserve.
+    /// Takes pages of a file, which grows as needed, and leaves one part in `of` of the reserve.
     fn allocate<F: GrowingFile>(
         &self,
         map: &mut F,
@@ -195,7 +193,7 @@ impl PageSpace {
         map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
     }
 
-    /// Makes the file of an image this long, unless it is. It may take half of the reserve, which is for images, too.
+    /// Makes an image's file at least this long. It may use half of the reserve, which is for images, too.
     pub(crate) fn lengthen(&self, name: &str, bytes: u64) -> Result<()> {
         let file = self.device.open(name, OpenMode::Write)?;
         let len = self.device.len(&file)?;
@@ -207,19 +205,20 @@ impl PageSpace {
         self.device.allocate(&file, len, bytes - len).map_err(full_or(NoRoom::Image))
     }
 
-    /// Does the device have room for `bytes` of ordinary growth?
+    /// Refuses `bytes` bytes of ordinary growth that the device has no room for.
     pub(crate) fn check_room(&self, bytes: u64) -> Result<()> {
         let (free, reserve) = self.free_and_reserve()?;
         check_free(free, reserve, bytes)
     }
 
-    /// Does the device have room for `log` bytes of new log, the reserve included?
+    /// Refuses `log` bytes of new log that the device has no room for, the reserve included.
     pub(crate) fn check_room_for_log(&self, log: u64) -> Result<()> {
         check_free(self.free_and_reserve()?.0, 0, log)
     }
 
-    /// Has the device room for a commit that puts, beside the reserve? `log` is new log, `images` what the images have to be longer;
-    /// what is buffered then becomes pages of twice as many bytes at most, for which free pages of the file serve.
+    /// Refuses a commit that puts and that the device has no room for beside the reserve. `log` is new log, `images`
+    /// what the images lack, in bytes. Buffered changes become pages of at most twice as many bytes, for which free
+    /// pages of the file are counted.
     pub(crate) fn check_room_for_commit(
         &self,
         log: u64,
@@ -239,25 +238,25 @@ impl PageSpace {
         }
         let leaf = self.leaf_map.lock().stats();
         let overflow = page_offset(self.overflow_map.lock().stats().free);
-        // What is left in the overflow file is no page for a flush.
+        // Free pages of the overflow file cannot become leaf pages.
         let left = overflow.saturating_sub(demand.overflow).min(reserve / 2);
         let pages = page_offset(u64::from(leaf.holes + leaf.fresh)) + overflow.min(demand.overflow);
         // Half of the reserve is for images.
         check_free(free + pages + left, reserve - images.min(reserve / 2), all)
     }
 
-    /// The bytes that the device has free, and those of them that ordinary growth leaves.
+    /// Free bytes of the device, and how many of them ordinary growth leaves.
     fn free_and_reserve(&self) -> Result<(u64, u64)> {
         let (free, total) = self.device.free_space()?;
         if total == 0 {
-            // A file system without a size (ramfs): it says no by itself.
+            // A file system without a size (ramfs): its writes fail when it is full.
             return Ok((u64::MAX / 2, 0));
         }
         let least = (self.log_segment * 3 / 2).min(total / 4);
         Ok((free, RESERVE.min(total / 16).max(least)))
     }
 
-    /// Leaf pages that were allocated and that nothing names go back.
+    /// Frees allocated leaf pages that nothing names.
     pub(crate) fn free_unnamed_leaves(&self, numbers: impl IntoIterator<Item = PageNo>) {
         let mut pages = self.leaf_map.lock();
         for number in numbers {
@@ -265,7 +264,7 @@ impl PageSpace {
         }
     }
 
-    /// Pages and runs that the location record that ends at `stamp` has replaced; they stay until released.
+    /// Retires pages and runs that the location record that ends at `stamp` has replaced, until they are released.
     pub(crate) fn retire(
         &self,
         leaves: &[PageNo],
@@ -276,17 +275,17 @@ impl PageSpace {
         Ok(self.overflow_map.lock().retire(runs, stamp.get())?)
     }
 
-    /// Are there leaf pages that were replaced and are not free yet?
+    /// True while leaf pages are retired and not free yet.
     pub(crate) fn has_retired_leaves(&self) -> bool {
         self.leaf_map.lock().stats().retired > 0
     }
 
-    /// Leaf pages retired under this stamp and earlier ones are free.
+    /// Frees leaf pages that were retired under this stamp and earlier ones.
     pub(crate) fn release_leaves(&self, stamp: LogPos) {
         self.leaf_map.lock().release(stamp.get());
     }
 
-    /// Overflow runs retired under this stamp and earlier ones are free.
+    /// Frees overflow runs that were retired under this stamp and earlier ones.
     pub(crate) fn release_runs(&self, stamp: LogPos) {
         self.overflow_map.lock().release(stamp.get());
     }
@@ -296,11 +295,11 @@ impl PageSpace {
         self.overflow_map.lock().stats()
     }
 
-    /// The overflow map as of a log position, as a recovery wants it: runs that records up to
-    /// there gave up are free (no reader outlives a crash), runs that no record names yet are free. When the
-    /// file is far too long, the map loses its free end; the file itself follows with [`Self::shrink`].
+    /// The overflow map as of a log position, as a recovery needs it: runs that records up to there have replaced are
+    /// free (no reader survives a crash), and so are runs that no record names yet. When the file is far too long, the
+    /// map loses its free end; the file itself follows with [`Self::shrink`].
     pub(crate) fn overflow_map_image(&self, through: LogPos) -> Result<OverflowMapImage> {
-        // One moment for both: a run is in the clone and tentative, or in neither.
+        // Cloned under both locks: a run is in the clone and tentative, or in neither.
         let (mut extents, tentative, history, peak) = {
             let mut extents = self.overflow_map.lock();
             let pages = extents.stats().pages;
@@ -318,16 +317,16 @@ impl PageSpace {
         Ok(OverflowMapImage { bytes, peak })
     }
 
-    /// When the leaf file is far too long for its live pages: what it should shrink to, in pages.
+    /// The length in pages to which the leaf file should shrink, when it is far too long for its live pages.
     pub(crate) fn leaf_goal(&self) -> Option<PageNo> {
         self.leaf_map.lock().shrink_goal().map(PageNo::new)
     }
 
-    /// Checkpoint `shrink-files`: cuts the ends off that are free, and that neither of the two generations
-    /// names (rule `shrink-behind-both`). The image that has just become durable names leaf pages below
-    /// `leaf_end`; records since the image before it name overflow pages below `overflow_peak`.
+    /// Checkpoint `shrink-files`: cuts free ends off that neither of the two generations names (rule
+    /// `shrink-behind-both`). The image that has just become durable names leaf pages below `leaf_end`; records since
+    /// the image before it name overflow pages below `overflow_peak`.
     ///
-    /// Nothing is lost when the device refuses: a file stays longer than it has to be.
+    /// Nothing is lost when the device refuses: a file stays longer than necessary.
     pub(crate) fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
         let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
         let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
@@ -343,20 +342,20 @@ impl PageSpace {
             }
         }
         drop(pages);
-        // Its map has been cut already, at the cut of an image: see `overflow_map_image`.
+        // The map was cut when the image was cut: see `overflow_map_image`.
         let extents = self.overflow_map.lock();
         let keep = extents.stats().pages.max(overflow_peak);
         self.cut(&self.overflow, page_offset(keep)).unwrap_or_else(stays);
-        // The next image's peak is that of the map from here on.
+        // The next image's peak starts at the end of the map.
         self.overflow_peak.store(0, Ordering::Relaxed);
     }
 
-    /// Makes a file no longer than this many bytes.
+    /// Shortens a file to `len` bytes, if it is longer.
     fn cut(&self, file: &File, len: u64) -> std::result::Result<(), IoError> {
         if self.device.len(file)? > len { self.device.set_len(file, len) } else { Ok(()) }
     }
 
-    /// Both files, as they are now.
+    /// The present lengths of both files.
     pub(crate) fn file_lengths(&self) -> Result<FileLengths> {
         Ok(FileLengths {
             leaf: self.leaf_map.lock().pages(),
@@ -365,12 +364,12 @@ impl PageSpace {
         })
     }
 
-    /// A load has failed: nothing names the leaf pages that it has taken, and its overflow runs are free
-    /// already. Both files are again as long as they were, as far as others have not grown them meanwhile.
+    /// Undoes the growth of a failed load: nothing names the leaf pages that it has taken, and its overflow runs are
+    /// free already. Both files get their former lengths, as far as others have not grown them meanwhile.
     ///
-    /// They stay as they are once a record since then `is_durable`: a flush beside the load may have queued one that
-    /// names pages behind those ends, though they are free by now (rule `shrink-behind-both`). What it names is free
-    /// only behind a durable record, and that is asked under the lock under which it became free.
+    /// They keep their length once a record since then `is_durable`: a flush beside the load may have queued one that
+    /// names pages behind those ends, though they are free by now (rule `shrink-behind-both`). Such pages are free only
+    /// after a durable record, and `is_durable` is called under the lock under which they became free.
     pub(crate) fn roll_back_load(
         &self,
         before: FileLengths,
@@ -390,7 +389,7 @@ impl PageSpace {
         }
         drop(pages);
         let mut extents: MutexGuard<'_, OverflowSpace> = self.overflow_map.lock();
-        // An image that was made meanwhile, by a close for one, has a map of the file as it was then.
+        // An image made meanwhile, such as a close's, has a map of the file as it was then.
         if self.overflow_mapped.load(Ordering::Relaxed) > before.overflow || is_durable() {
             return;
         }
@@ -406,19 +405,18 @@ impl PageSpace {
         }
     }
 
-    /// Runs that are about to be written.
+    /// An empty list for runs that are about to be written.
     pub(crate) fn tentative(&self) -> TentativeRuns<'_> {
         self.resume_tentative(Vec::new())
     }
 
-    /// Takes up runs that were kept ([`TentativeRuns::into_runs`]).
+    /// The list of runs that [`TentativeRuns::into_runs`] returned.
     pub(crate) fn resume_tentative(&self, own: Vec<OverflowRun>) -> TentativeRuns<'_> {
         TentativeRuns { space: self, own }
     }
 }
 
-/// Runs that are written and that no record names yet. A checkpoint's map leaves them out; when
-/// nothing comes to name them, they are free again.
+/// Written runs that no record names yet. They are free in a checkpoint's map, and are freed when this is dropped.
 pub(crate) struct TentativeRuns<'a> {
     space: &'a PageSpace,
     own: Vec<OverflowRun>,
@@ -434,7 +432,7 @@ impl TentativeRuns<'_> {
         self.own.is_empty()
     }
 
-    /// Pages of the overflow file that they take.
+    /// Pages of the overflow file in the runs.
     pub(crate) fn pages(&self) -> u64 {
         self.own.iter().map(|run| u64::from(run.pages)).sum()
     }

@@ -1,13 +1,12 @@
-//! Leaf pages: read, checked, cached, and set aside when they cannot be used.
+//! Leaf pages: read, checked, cached, and quarantined when they cannot be used.
 //!
-//! Whoever looks a page up does so under a grace guard ([`Store::grace_guard`]): what the index named then stays
-//! where it is until the guard goes.
+//! A lookup of a page holds a grace guard ([`Store::grace_guard`]): pages that the index named at its start stay where
+//! they are until the guard is dropped.
 //!
 //! Invariants:
-//! * a page enters the cache only when its checksum, its identity and its tag are what the index expects,
-//!   and never while it is known to contradict the index;
-//! * a page that is being read is read by nobody else, unless that takes too long: see
-//!   [`super::in_flight`].
+//! * a page enters the cache only when its checksum, its identity and its tag are what the index expects, and never
+//!   while it is known to contradict the index;
+//! * a page is read by one reader at a time, unless that takes too long: see [`super::in_flight`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,14 +44,14 @@ pub(crate) struct Store {
     pub(crate) in_flight: Arc<InFlight>,
     /// The commit that the batch under way will make.
     batch: AtomicU64,
-    /// Pages that are set aside.
+    /// Quarantined pages.
     pub(crate) quarantine: Quarantine,
     pace: Arc<Pace>,
-    /// What the database does and holds.
+    /// Counters of the database's work and memory.
     pub(crate) counters: Arc<Counters>,
 }
 
-/// What a store is made of.
+/// The parts of a store.
 pub(crate) struct StoreParts {
     pub(crate) device: Disk,
     pub(crate) runtime: Executor,
@@ -60,7 +59,7 @@ pub(crate) struct StoreParts {
     pub(crate) leaf: File,
     /// Bytes of the leaf cache.
     pub(crate) cache: usize,
-    /// Bytes of page buffers that wait to be used again.
+    /// Bytes of page buffers that are kept for reuse.
     pub(crate) buffers: usize,
     pub(crate) pace: Arc<Pace>,
     pub(crate) counters: Arc<Counters>,
@@ -84,18 +83,18 @@ impl Store {
         }
     }
 
-    /// Pages that the index names from here on stay where they are until the guard goes.
+    /// Keeps pages that the index names from here on where they are until the guard is dropped.
     #[inline]
     pub(crate) fn grace_guard(&self) -> GraceGuard<'_> {
         self.grace.enter()
     }
 
-    /// A period that ends when everybody who is inside now has left.
+    /// A period that ends when all guards that live now are dropped.
     pub(crate) fn grace_period(&self) -> GracePeriod {
         self.grace.start_period()
     }
 
-    /// The batch that makes this commit begins: pages that it reads stay until the next one.
+    /// Begins the batch that makes this commit: pages that it reads stay cached until the next one.
     pub(crate) fn begin_batch(&self, commit: u64) {
         self.batch.store(commit, Ordering::Relaxed);
         self.cache.set_batch(commit);
@@ -107,7 +106,7 @@ impl Store {
         self.batch.load(Ordering::Relaxed)
     }
 
-    /// Are all leaf pages cached?
+    /// True when all leaf pages are cached.
     pub(crate) fn is_all_cached(&self) -> bool {
         self.cache.pages() as u64 >= self.counters.leaf_pages.load(Ordering::Relaxed)
     }
@@ -117,7 +116,7 @@ impl Store {
         Identity { kind: FileKind::Leaf, page_no: u64::from(page), db_id: self.database }
     }
 
-    /// A page: from the cache, else read on the calling thread.
+    /// A page from the cache, or else read on the calling thread.
     pub(crate) fn leaf(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.read_leaf(at, ReadMode::Keys)
     }
@@ -134,12 +133,11 @@ impl Store {
         let id = PageId::Leaf(at.page);
         let mut claim = self.in_flight.claim(id);
         if claim.is_none() {
-            // Another reader is at it. When it has come to its end the page is in the cache, or that one
-            // has failed and this one looks for itself.
+            // Another reader has claimed it. Afterwards the page is in the cache, or that reader has failed.
             self.in_flight.wait(id);
             claim = self.in_flight.claim(id);
         }
-        // Looked at again: whoever read it may have come to the end before the claim.
+        // Checked again: another reader may have finished before the claim.
         if let Some(page) = self.cached(at, mode) {
             return Ok(page);
         }
@@ -148,12 +146,12 @@ impl Store {
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
         let page = self.admit(at, &buf, mode);
         self.buffers.put_back(buf);
-        // Those who wait for it find it in the cache.
+        // Waiters find the page in the cache.
         drop(claim);
         page
     }
 
-    /// A page is read.
+    /// Counts a read of a page.
     pub(crate) fn count_miss(&self, mode: ReadMode) {
         let counter = match mode {
             ReadMode::Keys | ReadMode::Announced => &self.counters.cache_misses,
@@ -162,7 +160,7 @@ impl Store {
         Counters::add(counter, 1);
     }
 
-    /// So many pages are read for an iterator alone, and so many that lie between them.
+    /// Counts pages read for an iterator alone, and pages read in the gaps between them.
     pub(crate) fn count_scanned(&self, pages: u64, between: u64) {
         Counters::add(&self.counters.pages_scanned, pages);
         Counters::add(&self.counters.pages_read_over, between);
@@ -176,7 +174,7 @@ impl Store {
         Some(page)
     }
 
-    /// Reads a page where it lies in the cache, if it is there, to look for a key.
+    /// Calls the closure with a cached page in place, for a lookup of a key.
     #[inline]
     pub(crate) fn read_cached<T>(
         &self,
@@ -191,9 +189,8 @@ impl Store {
         found
     }
 
-    /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
-    /// refused: the next commit on it would fold what it has into the root. The flush looks for itself whether a
-    /// page does so: such a page is the flush's alone until then.
+    /// Checks a page that was read and puts it into the cache. A page that contradicts the index is refused, since the
+    /// next commit on it would fold its content into the root; only the flush gets it, uncached, and checks it itself.
     pub(crate) fn admit(
         &self,
         at: PageRef,
@@ -211,7 +208,7 @@ impl Store {
             ReadMode::Flush => NO_BATCH,
         };
         let page = self.cache.insert(at.page, at.tag, buf.page(0), through);
-        // The flush says so first and empties the cache then: one of both sees the other.
+        // The flush quarantines the page before it removes it from the cache, so one of the two sees the other.
         self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
         self.note_good_read(LEAF_FILE, u64::from(at.page));
         Ok(page)
@@ -227,8 +224,8 @@ impl Store {
         page
     }
 
-    /// An iterator comes to a page that it has read apart, and that the index names now that it has entered;
-    /// with `keep`, others will find it.
+    /// Accepts a page that an iterator has read outside the cache and that the index names under its present guard.
+    /// With `keep`, the page enters the cache.
     pub(crate) fn accept_uncached(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
         self.refuse_contradicting(at.page)?;
         if keep {
@@ -239,7 +236,7 @@ impl Store {
         Ok(())
     }
 
-    /// A page, if it is cached. This is not a use.
+    /// A page, if it is cached. Does not count as a use.
     pub(crate) fn peek(&self, at: PageRef) -> Option<Arc<CachedPage>> {
         let page = self.cache.peek(at.page, at.tag)?;
         Counters::add(&self.counters.cache_hits, 1);
@@ -263,7 +260,7 @@ impl Store {
         header::check_namespace(page, at.namespace).map_err(bad)
     }
 
-    /// Sets a page aside that the background could not use; `of` are its namespace and prefix.
+    /// Quarantines a page that the background could not use; `of` is its namespace and prefix.
     pub(crate) fn quarantine_page(
         &self,
         page: (&'static str, u64),
@@ -274,14 +271,14 @@ impl Store {
         self.quarantine.insert(page, of, error, reason, self.pace.now());
     }
 
-    /// A page was read well: if it was aside, it is back, and flushed with the next round.
+    /// Notes a good read of a page: if it was quarantined, it is released, and flushed with the next round.
     pub(crate) fn note_good_read(&self, file: &'static str, page: u64) {
         if let Some(of) = self.quarantine.note_good_read(file, page) {
             self.release_from_quarantine(file, of);
         }
     }
 
-    /// A page that was aside can be tried, or is not needed any more.
+    /// Releases a quarantined page, which can be tried again or is not needed any more.
     pub(crate) fn release_from_quarantine(
         &self,
         file: &'static str,
@@ -291,12 +288,12 @@ impl Store {
             self.quarantine.release(namespace, prefix);
         }
         self.pace.clear_flush_stuck();
-        // Nodes of this page, or such as are folded from it, may be what the checkpoint waits for.
+        // The checkpoint may be waiting for the nodes of this page, or for nodes folded from it.
         self.pace.set_checkpoint_error(None);
         self.pace.wake();
     }
 
-    /// Is a region's leaf page aside?
+    /// True when a region's leaf page is quarantined.
     pub(crate) fn is_page_quarantined(&self, state: &RegionState, child: usize) -> bool {
         let Some(at) = child_page(state, child) else { return false };
         let keeps = |at_hand| self.quarantine.is_barred(LEAF_FILE, u64::from(at.page), at_hand);

@@ -38,7 +38,7 @@ type AtEachOpen = (&'static str, Box<dyn FnMut() + Send>);
 #[derive(Default)]
 struct State {
     closed: bool,
-    /// Are writes of leaf pages held, too?
+    /// True when writes of leaf pages are held, too.
     no_writes: bool,
     syncs: Syncs,
     /// Syncs of the log since they were held last.
@@ -111,7 +111,7 @@ impl Gate {
         self.state.lock().log_syncs
     }
 
-    /// Holds a sync until they go on; does it fail?
+    /// Holds a sync until syncs go on. True when it fails.
     fn pass_sync(&self) -> bool {
         let mut state = self.state.lock();
         state.log_syncs += 1;
@@ -190,7 +190,7 @@ impl Gate {
         *self.state.lock().reads.entry(page).or_default() += 1;
     }
 
-    /// Are transfers in this queue held?
+    /// True when the transfers in this queue are held.
     fn holds(&self, queue: &HeldQueue) -> bool {
         let state = self.state.lock();
         state.closed && !queue.reads.is_empty() || state.no_writes && queue.writes > 0

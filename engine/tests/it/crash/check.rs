@@ -1,4 +1,4 @@
-//! Is what a crash has left the state of a commit that may be there, whole, and fit for work?
+//! Checks that what a crash has left is the state of a commit that may be there, whole, and fit for work.
 
 use pleach::{Access, Hasher, SessionOptions};
 use pleach_core::witness;

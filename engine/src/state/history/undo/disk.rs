@@ -1,4 +1,4 @@
-//! Runs on the device: how they come there, and how they become fewer.
+//! Runs on the device: how they are written and merged.
 
 use std::sync::Arc;
 
@@ -10,26 +10,25 @@ use crate::error::Result;
 use crate::roots::Roots;
 use pleach_history::{DiskMerge, DiskRun};
 
-/// So much may always be in memory alone.
+/// Bytes of undo that may be in memory alone, whatever the limit.
 const MIN_UNWRITTEN: u64 = 1 << 20;
 
-/// Entries of a part of a merge.
+/// Entries of one step of a merge.
 const ENTRIES: usize = 1 << 14;
 
 /// The history as an image has it.
 pub(crate) struct ImageHistory {
     /// Runs on the device, oldest first.
     pub(crate) runs: Vec<Arc<DiskRun>>,
-    /// Where the records begin that follow them, and the roots before the first, where there is one before the replay start.
+    /// Where the records after the runs begin, and the roots before them, if that is before the replay start.
     pub(crate) records: LogPos,
     pub(crate) past: Option<Roots>,
-    /// Where the window begins, as the newest record says.
+    /// The window's begin as the newest record has it.
     pub(crate) kept_from: u64,
 }
 
 impl Undo {
-    /// Writes what commits have replaced that are in memory alone, as a run on the device, and has it there from then on. `number`
-    /// gives its number. Nothing is synced.
+    /// Writes undo that is in memory alone as a run on the device; `number` gives the run's number. Nothing is synced.
     pub(crate) fn write_run(
         &self,
         number: impl FnOnce() -> Result<u64>,
@@ -47,7 +46,7 @@ impl Undo {
         let Some(run) = run.map(Arc::new) else { return Ok(()) };
         let mut merges = self.merges.lock();
         let mut retention = self.retention.lock();
-        // A load has made an end of all that was before it.
+        // A load meanwhile has discarded all undo before it.
         if retention.window.written() == written {
             retention.window.set_written(run.descriptor.through);
             self.update(|past| past.disk = past.disk.iter().cloned().chain([run]).collect());
@@ -57,7 +56,7 @@ impl Undo {
         Ok(())
     }
 
-    /// Does what is in memory alone take more than one part in `of` of what undo may?
+    /// True when undo in memory alone takes more than one part in `of` of the limit.
     pub(crate) fn needs_writing(&self, of: u64) -> bool {
         let unwritten = || {
             let (written, past) = (self.retention.lock().window.written(), self.current.load());
@@ -69,20 +68,20 @@ impl Undo {
             && unwritten() > self.limits.bytes.max(MIN_UNWRITTEN) / of
     }
 
-    /// Bytes of the device that runs take.
+    /// Bytes of the runs on the device.
     pub fn disk_bytes(&self) -> u64 {
         self.current.load().disk.iter().map(|run| run.descriptor.bytes()).sum()
     }
 
-    /// Commits of which they have the undo.
+    /// Number of commits whose undo is on the device.
     pub fn disk_commits(&self) -> u64 {
         let past = self.current.load();
         past.disk.iter().map(|run| run.descriptor.through - run.descriptor.after).sum()
     }
 
-    /// A part of a merge of runs on the device, which is begun where one is to be made and none is under way; `number` gives its
-    /// number. The merged run takes the place of those that it was merged of, unless they have gone. False: there is nothing to
-    /// merge.
+    /// Does a step of a merge of runs on the device; begins one, with a number from `number`, when one is due and none
+    /// is under way. The merged run replaces its sources, unless they were discarded meanwhile. False when there is
+    /// nothing to merge.
     pub(crate) fn merge_disk_runs(
         &self,
         under_way: &mut Option<DiskMerge>,
@@ -125,7 +124,7 @@ impl Undo {
         ImageHistory { runs, records, past: roots, kept_from }
     }
 
-    /// A replica: the process that writes names these runs by now, and its window begins at `from`.
+    /// In a replica: sets the runs that the writing process has by now, and the begin of its window.
     pub(crate) fn replace_disk_runs(&self, disk: Vec<Arc<DiskRun>>, from: u64) {
         let mut merges = self.merges.lock();
         let mut retention = self.retention.lock();
@@ -142,7 +141,7 @@ impl Undo {
 }
 
 impl UndoSet {
-    /// What was before a commit, where a run on the device has it.
+    /// What a commit follows, if a run on the device has the commit.
     pub(super) fn prior_commit(&self, commit: u64) -> Result<Option<super::PriorCommit>> {
         let run = self.disk.iter().find(|run| commit <= run.descriptor.through);
         let Some(run) = run.filter(|run| commit > run.descriptor.after) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Looking up what commits replaced; `base` is a commit that the caller has pinned.
+//! Lookups in undo; `base` is a commit that the caller has pinned.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -21,7 +21,7 @@ impl Undo {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// All undo, where that of all commits after `base` is kept.
+    /// The undo set, if it has the undo of all commits after `base`.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`].
@@ -36,23 +36,23 @@ impl Undo {
         Error::SnapshotTooOld { commit, oldest: self.oldest_commit() }
     }
 
-    /// Is a commit in the history, or the newest one?
+    /// Refuses a commit before the begin of the window.
     pub(in crate::state) fn check_in_window(&self, commit: u64) -> Result<()> {
         if self.current.load().oldest <= commit { Ok(()) } else { Err(self.too_old_error(commit)) }
     }
 
-    /// Can the state of a commit be read?
+    /// Refuses a commit whose state cannot be read any more.
     pub(crate) fn check_readable(&self, commit: u64) -> Result<()> {
         self.load_since(commit).map(drop)
     }
 
-    /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
+    /// The oldest commit after `base` that changed a key, and the value before it; of inserted commits only.
     pub fn change_after(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
         self.current.load().version(namespace, key, base)
     }
 
-    /// Commits from one, or from the begin of the window, through another that changed a key: the first of them in an order,
-    /// some at most; none where there is none.
+    /// Some commits that changed a key, from `first`, or the begin of the window, through `last`: the first ones in the
+    /// given order. Empty when no commit changed it.
     pub(crate) fn changing_commits(
         &self,
         (namespace, key): (u8, &Key),
@@ -85,8 +85,7 @@ impl Undo {
         first.unwrap_or(Ok(Vec::new()))
     }
 
-    /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
-    /// in order.
+    /// The states as of `base` of all keys of a namespace in ascending ranges that later commits changed, in order.
     pub fn get_ranges(
         &self,
         namespace: u8,
@@ -98,7 +97,7 @@ impl Undo {
 }
 
 impl UndoSet {
-    /// Runs on the device with commits after `base` that memory does not have, and the commit after which memory goes on.
+    /// The runs on the device with commits after `base` that are not in memory, and after which commit memory goes on.
     #[inline]
     fn disk_runs_after(&self, base: u64) -> (&[Arc<DiskRun>], u64) {
         if self.memory_floor <= base {
@@ -115,7 +114,7 @@ impl UndoSet {
         &self.recent[self.recent.partition_point(|commit| commit.number <= base)..]
     }
 
-    /// What a key had as of `base`, and the commit that replaced it; of commits that are put in.
+    /// The state of a key as of `base`, and the commit that replaced it; of inserted commits only.
     #[inline]
     fn version(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
         let (disk, through) = self.disk_runs_after(base);
@@ -127,8 +126,7 @@ impl UndoSet {
         Ok(self.runs.get(namespace, key, through))
     }
 
-    /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
-    /// commit replaced.
+    /// State of a namespace's key as of commit `base`, if later commits changed it: its prior state in the oldest one.
     #[inline]
     pub(in crate::state) fn get(
         &self,
@@ -136,7 +134,7 @@ impl UndoSet {
         key: &Key,
         base: u64,
     ) -> Result<Option<Stored>> {
-        // Commits that were put in are older.
+        // Inserted commits are older than recent ones.
         if let Some((_, prior)) = self.version(namespace, key, base)? {
             return Ok(Some(prior));
         }
@@ -159,7 +157,7 @@ impl UndoSet {
             return Ok(found);
         }
         let mut states = BTreeMap::new();
-        // Newest first, so that the oldest commit has the last word.
+        // Newest first, so that the oldest commit after `base` overwrites later ones.
         for undone in recent.iter().rev().filter_map(|commit| commit.in_namespace(namespace)) {
             for changed in ranges.iter().flat_map(|keys| undone.changes.in_range(keys)) {
                 states.insert(changed.key, changed.prior.clone());
@@ -174,8 +172,8 @@ impl UndoSet {
         Ok(states.into_iter().collect())
     }
 
-    /// The nodes in and around a prefix that commits after `base` have replaced: of each run, or recent commit, that has any,
-    /// the oldest first, and of each prefix the oldest.
+    /// The nodes in and around a prefix that commits after `base` replaced: one list of each run or recent commit that
+    /// has any, oldest first; a list has the oldest node of each prefix.
     pub(in crate::state) fn nodes_around(
         &self,
         of: NodeScope,
