@@ -143,8 +143,7 @@ impl Db {
     /// A session on the newest commit, or on the overlay that the options name.
     ///
     /// # Errors
-    /// [`Error::ForeignOverlay`] when the overlay was not made through this open of the database;
-    /// [`Error::Closed`].
+    /// [`Error::ForeignOverlay`] when the overlay was not made through this open of the database; [`Error::Closed`].
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         let engine = self.0.open_engine()?;
         let view = match &options.over {
@@ -555,7 +554,7 @@ impl Db {
         self.0.inspect(Engine::metrics, |facts| facts.metrics.clone())
     }
 
-    /// What the background tasks are doing, and which of them make no progress.
+    /// The work of the background tasks, and which of them make no progress.
     pub fn tasks(&self) -> Vec<TaskState> {
         self.0.inspect(|engine| engine.db.pace.tasks(), |facts| facts.tasks.clone())
     }

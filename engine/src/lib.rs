@@ -86,13 +86,12 @@
 //!
 //! # Proofs
 //!
-//! [`Namespace::prove`] proves what a state says of one key, [`Namespace::prove_many`] what it says of many, present
-//! or absent; [`Namespace::prove_range`] proves all pairs of a range, and that there is no other,
+//! [`Namespace::prove`] proves what a state says of one key, [`Namespace::prove_many`] what it says of many, present or
+//! absent; [`Namespace::prove_range`] proves all pairs of a range, and that there is no other,
 //! [`Namespace::prove_change`] which keys of a range differ from another session's state. Each gives a type of its own
-//! ([`proof::KeyProof`] and the others), bytes that know their verifier. Like a read, a proof is
-//! of the state that the session reads, and the session goes on. [`witness`] and [`mod@proof`] are the verifiers,
-//! which need neither the database nor an operating system (crate `pleach-core`). The roots are those of
-//! `nomt-core`.
+//! ([`proof::KeyProof`] and the others), bytes that know their verifier. Like a read, a proof is of the state that the
+//! session reads, and the session goes on. [`witness`] and [`mod@proof`] are the verifiers, which need neither the
+//! database nor an operating system (crate `pleach-core`). The roots are those of `nomt-core`.
 //!
 //! ```
 //! use pleach::{Access, Db, Hasher, Options, SessionOptions, Value, proof};
@@ -119,13 +118,13 @@
 //!
 //! With [`Options::history`] the last commits before the newest can be read by their numbers, across restarts and
 //! crashes: [`Db::at`] gives a session on one, with reads, iteration and proofs, [`Session::fork`] a second one on the
-//! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. A history of
-//! `n` has `n` commits: what they replaced lies on the device in sorted runs, the newest of it in memory as well, as far as
-//! [`Options::history_bytes`] allows. The device's bytes can be limited, too ([`Options::history_mib`]): then the oldest
-//! commits go first, and whoever reads them gets [`Error::SnapshotTooOld`], never the commit an error. A session that is kept
-//! beyond the history can be read as long as memory has its undo. Damage costs the commits before it alone
-//! ([`Opening::lost`](status::Opening::lost)); with [`Options::require_history`] the open is refused then.
-//! [`Db::pins`] says who holds which commit, and since when.
+//! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. A
+//! history of `n` has `n` commits: what they replaced lies on the device in sorted runs, the newest of it in memory as
+//! well, as far as [`Options::history_bytes`] allows. The device's bytes can be limited, too
+//! ([`Options::history_mib`]): then the oldest commits go first, reading them gives [`Error::SnapshotTooOld`],
+//! and commits never fail for it. A session that is kept beyond the history can be read as long as memory has its undo.
+//! Damage costs the commits before it alone ([`Opening::lost`](status::Opening::lost)); with
+//! [`Options::require_history`] the open is refused then. [`Db::pins`] says who holds which commit, and since when.
 //!
 //! ```
 //! use pleach::{Access, Db, Options, SessionOptions, Value};
@@ -154,13 +153,12 @@
 //!
 //! # Errors
 //!
-//! [`Error`] is one enum to match on. [`Error::outcome`] says whether the operation took place, did not, or may
-//! have; [`Error::advice`] whether to try again, free space or reopen; [`Error::device`] what the device
-//! said, with file, offset and errno. What is refused comes back with its reason: [`FinishError`] has the
-//! session, [`CommitError`] the block. After a failed write or sync ([`Error::Poisoned`], and
-//! [`Error::InDoubt`] for the commit that met it) the database reads on and commits nothing until it is
-//! opened again. Damage is found before anything is changed; `pleach_ops::check` lists all of it, and that crate
-//! looks into a folder that nobody writes to.
+//! [`Error`] is one enum to match on. [`Error::outcome`] says whether the operation took place, did not, or may have;
+//! [`Error::advice`] whether to try again, free space or reopen; [`Error::device`] what the device said, with file,
+//! offset and errno. What is refused comes back with its reason: [`FinishError`] has the session, [`CommitError`] the
+//! block. After a failed write or sync ([`Error::Poisoned`], and [`Error::InDoubt`] for the commit that met it) the
+//! database reads on and commits nothing until it is opened again. Damage is found before anything is changed;
+//! `pleach_ops::check` lists all of it, and that crate looks into a folder that nobody writes to.
 //!
 //! ```
 //! use pleach::{Advice, Block, CommitError, Error, Outcome};
@@ -191,13 +189,13 @@
 //!
 //! # Hash functions
 //!
-//! A database hashes with BLAKE3. [`Options::hasher`] gives it SHA-256 or an application's own function ([`Hasher::new`]),
-//! which it records by name; verifiers take the same value.
+//! A database hashes with BLAKE3. [`Options::hasher`] gives it SHA-256 or an application's own function
+//! ([`Hasher::new`]), which it records by name; verifiers take the same value.
 //!
 //! # Simulated disks
 //!
-//! [`Db::open_on`] opens a database on any device and executor, such as the simulated disk of `pleach-io`, which can be cut off
-//! at any moment.
+//! [`Db::open_on`] opens a database on any device and executor, such as the simulated disk of `pleach-io`, which can be
+//! cut off at any moment.
 #![warn(missing_debug_implementations)]
 
 mod access;
@@ -251,7 +249,7 @@ pub use pleach_core::{Hasher, Key, Node, ValueHash, proof, range, witness};
 pub use roots::{Commit, Roots};
 pub use session::{FinishError, Session, SessionOptions};
 
-/// What an open database says of itself.
+/// Reports of an open database about itself.
 pub mod status {
     pub use crate::backup::CopyReport;
     pub use crate::handles::{Holder, OpenHandles};
@@ -262,8 +260,9 @@ pub mod status {
     pub use crate::timings::Phase;
 }
 
-/// What callers may tell apart in the variants of [`Error`]. What else the variants carry is their cause, to be displayed and logged:
-/// its types may change in any version. [`Error::code`], [`Error::outcome`], [`Error::advice`] and [`Error::device`] do not.
+/// Types in the variants of [`Error`] that callers may match on. All other fields of variants are causes for display
+/// and logs, whose types may change in any version. [`Error::code`], [`Error::outcome`], [`Error::advice`] and
+/// [`Error::device`] do not.
 pub mod errors {
     pub use pleach_io::{IoError, LockHolder, Operation};
 
@@ -271,7 +270,7 @@ pub mod errors {
     pub use crate::options::InvalidOption;
 }
 
-/// What `pleach-ops`, tests and fuzzers need of the engine; no part of the interface.
+/// Items of the engine for `pleach-ops`, tests and fuzzers; no part of the interface.
 #[doc(hidden)]
 pub mod internals {
     pub mod history {

@@ -150,9 +150,9 @@ impl Block {
     /// [`Self::commit`] with options: directly behind the parent alone, or without waiting.
     ///
     /// # Errors
-    /// As [`Self::commit`]. With [`CommitOptions::exact`] [`Error::StaleParent`] when the newest commit is not the parent, and
-    /// [`Error::ParentNotCommitted`] when the parent is an overlay that is not committed; [`Error::WouldWait`] without
-    /// [`CommitOptions::wait`].
+    /// As [`Self::commit`]. With [`CommitOptions::exact`] [`Error::StaleParent`] when the newest commit is not the
+    /// parent, and [`Error::ParentNotCommitted`] when the parent is an overlay that is not committed;
+    /// [`Error::WouldWait`] without [`CommitOptions::wait`].
     pub fn commit_with(mut self, options: CommitOptions) -> Result<u64, CommitError> {
         let BlockParts { engine, view, parent, prev, roots, blob, layouts, outcomes } =
             &mut self.parts;

@@ -5,8 +5,7 @@
 //!    ticketed commit. A rollback, an add and a drop follow one commit, by its number.
 //! 3. `spill-values`: long values go to the overflow file, which is synced.
 //! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or are read again, until `publish`; from
-//!    before
-//!    3 on none is evicted, and no regions are joined.
+//!    before 3 on none is evicted, and no regions are joined.
 //! 5. `refold` where a flush has changed a layout below what the block accessed.
 //! 6. `make-room`: encode the record and make room for it in the log. A full disk shows here.
 //! 7. `ticket`, under the sequencer's lock: the parent is checked again, the layouts are still those that
@@ -85,7 +84,8 @@ pub(crate) fn commit(
         let mut originals = Vec::new();
         let committed = try_commit(engine, target, outcomes, &mut originals);
         if committed.is_err() {
-            // The failed commit has freed its overflow runs: put the values back, so that a retry does not refer to the runs.
+            // The failed commit has freed its overflow runs: put the values back, so that a retry does not refer to the
+            // runs.
             for OriginalChanges { part, chunk, changes } in originals {
                 outcomes[part].chunks[chunk].changes = changes;
             }

@@ -33,8 +33,8 @@ pub enum Advice {
     OpenHere,
     /// Open it with the version of this software that wrote it.
     OtherVersion,
-    /// Something is damaged or missing: `pleach check` says what. `pleach repair` (`pleach_ops::repair`) cuts a damaged log, rolls
-    /// a backup forward, or salvages what is whole (`docs/operating.md`); else make a new database.
+    /// Something is damaged or missing: `pleach check` says what. `pleach repair` (`pleach_ops::repair`) cuts a damaged
+    /// log, rolls a backup forward, or salvages what is whole (`docs/operating.md`); else make a new database.
     Restore,
 }
 

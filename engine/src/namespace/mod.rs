@@ -357,8 +357,8 @@ impl Namespace {
         Ok(self.iter(..).next().transpose()?.is_none())
     }
 
-    /// Proves what the state says of a key, present or absent: [`KeyProof::verify`] checks it against [`Self::root`]. The session
-    /// goes on; proofs, reads and finishes may come at the same time, from any threads.
+    /// Proves what the state says of a key, present or absent: [`KeyProof::verify`] checks it against [`Self::root`].
+    /// The session goes on; proofs, reads and finishes may come at the same time, from any threads.
     ///
     /// Blocks while it reads the pages of the path that are not in memory.
     ///

@@ -10,9 +10,9 @@
 //!   after that region's own log position. Commits add buffered changes and nodes, location records move
 //!   pages. No leaf page is read.
 //! * `check-root`: the nodes of each trie fold to a root, which must be that of the last commit; of a dropped trie,
-//!   that of the commit before the drop, as long as the history reaches back to it. Where they do not, all
-//!   nodes of the trie are computed anew from its pairs (`super::rebuild`), which reads every leaf page. A plain trie has no
-//!   nodes: each record's digest is checked against the one before and its changes.
+//!   that of the commit before the drop, as long as the history reaches back to it. Where they do not, all nodes of the
+//!   trie are computed anew from its pairs (`super::rebuild`), which reads every leaf page. A plain trie has no nodes:
+//!   each record's digest is checked against the one before and its changes.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -434,8 +434,7 @@ fn power_cuts_leave_whole_states_of_all_tries() {
     survives_power_cuts(&tested, 7);
 }
 
-/// A load fills an empty namespace beside others, as the next commit, and survives a power cut or leaves
-/// nothing.
+/// A load fills an empty namespace beside others, as the next commit, and survives a power cut or leaves nothing.
 #[test]
 fn a_namespace_is_loaded_beside_others() {
     let mut tested = Tested::new(true);

@@ -1,7 +1,6 @@
 //! Recovery of one trie: its regions from the image, and the records applied to them.
 //!
-//! A record is applied to a region only when it ends after that region's own log position (rule
-//! `region-position`).
+//! A record is applied to a region only when it ends after that region's own log position (rule `region-position`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub struct RecoveredTrie {
     pub(crate) kind: TrieKind,
     /// The commit that has dropped it, if it is dropped.
     pub dropped: Option<u64>,
-    /// Its index.
+    /// The index.
     pub regions: RegionIndex,
 }
 

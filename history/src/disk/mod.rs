@@ -99,7 +99,7 @@ const MOST_LENGTH: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PrefixLengths([u64; 4]);
 
-/// What an image has of a run on the device, to find it.
+/// The record of a run on the device in an image, by which the run is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunDescriptor {
     /// The number that all its pages carry as their flush number.

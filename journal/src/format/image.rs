@@ -132,8 +132,7 @@ impl ImageWriter {
                     node: child.node,
                 });
                 let (page, tag) = self.write_branch(namespace, &prefix, level, 0, entries)?;
-                // The upper levels' own nodes follow from their children; the index in memory
-                // folds them again.
+                // The upper levels' own nodes follow from their children; the index in memory folds them again.
                 above.push(WrittenBranch { prefix, page, tag, node: Node::default() });
             }
             children = above;

@@ -12,8 +12,8 @@
 //! A *rewrite* replaces all pages of a range of the key space by new ones: one page that was rewritten, a page that
 //! split, siblings that merged. Its pages tile the range completely, with empty ones, which have no page number;
 //! rewrites are disjoint and ascending. A rewrite without pages, and without replaced ones, *joins* two regions: the
-//! halves of its range become one region with the children of both. `replaced` are the numbers of the replaced pages. Runs
-//! are those of overflow values: allocated, and replaced.
+//! halves of its range become one region with the children of both. `replaced` are the numbers of the replaced pages.
+//! Runs are those of overflow values: allocated, and replaced.
 
 use pleach_core::page::overflow::OverflowRun;
 use pleach_core::range::key_after;

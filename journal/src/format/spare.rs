@@ -98,7 +98,7 @@ impl SpareFile {
                 .open(self.name, OpenMode::Write)
                 .and_then(|old| self.mark(device, database, &old));
             if let Err(error) = marked {
-                // Nothing is lost: the next open makes a new spare. The engine's target, for subscribers of its events.
+                // The next open makes a new spare. The target is the engine's, for subscribers of its events.
                 tracing::warn!(target: "pleach::format", %error, spare = self.name, "a spare file could not be marked");
             }
         }

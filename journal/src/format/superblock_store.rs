@@ -25,8 +25,7 @@ pub struct SuperblockStore {
 }
 
 impl SuperblockStore {
-    /// Makes the file with the first superblock in slot 0, and its spare, synced. The caller syncs
-    /// the folder.
+    /// Makes the file with the first superblock in slot 0, and its spare, synced. The caller syncs the folder.
     pub fn create(device: Disk, first: &Superblock) -> Result<Self, SuperblockError> {
         SPARE.create(&device, first.database)?;
         let file = device.open(FILE, OpenMode::CreateNew)?;

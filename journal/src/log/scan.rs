@@ -14,8 +14,7 @@
 //!   a cut-off incarnation, old records of a recycled segment) are ignored.
 //!
 //! So the log is cut at `e` only when no good header after `e` knows of a durable position past `e`, and bytes that a
-//! cut leaves in the files never contradict the incarnations that overwrite them. The table in `docs/format-log.md`
-//! goes through the cases.
+//! cut leaves in the files never contradict the incarnations that overwrite them (`docs/format-log.md`).
 //!
 //! The log's *files* are checked, too. From the replay start on each has its full size, and none is missing up to the
 //! last one that a superblock or any good header knows to be prepared. Anything else is an error, whether the database

@@ -3,11 +3,10 @@
 //! Segment `i` holds the positions from `i * size` to `(i + 1) * size`; it has no header, the records in it have their
 //! positions. Life of a segment:
 //!
-//! 1. *prepared*: made under a temporary name, reserved, zero-written and synced, then renamed
-//!    and the folder synced; or a retired one, renamed. Only then may a record go into it, so a
-//!    file named `log-*` has its full size, and its name outlives a crash. Segments are prepared in
-//!    their order, and the first one when the database is created: from the first needed one
-//!    on there is no gap, and one with another size or a missing one is damage;
+//! 1. *prepared*: made under a temporary name, reserved, zero-written and synced, then renamed and the folder synced;
+//!    or a retired one, renamed. Only then may a record go into it, so a file named `log-*` has its full size, and its
+//!    name outlives a crash. Segments are prepared in their order, and the first one when the database is created: from
+//!    the first needed one on there is no gap, and one with another size or a missing one is damage;
 //! 2. *live*: records are written, and no block is written twice by records;
 //! 3. *retired*: nobody needs the log below its end; it keeps its name until it is used again, or
 //!    is removed when enough others wait for that.

@@ -295,7 +295,7 @@ fn damaged_and_foreign_incarnation_files_are_errors() {
     }
 }
 
-/// One copy is enough, also where the other one was cut off. Opens refused such a database, and a repair did.
+/// One copy is enough, also where the other one was cut off. Opens and repairs refused such a database.
 #[test]
 fn an_incarnation_that_was_cut_to_one_copy_is_raised() {
     let disk = SimDisk::new(7, SimOptions::default());

@@ -74,8 +74,7 @@ impl Section {
         self.change_count += 1;
     }
 
-    /// Appends a change and the value before it. Either all changes of a commit are pushed
-    /// this way, or none.
+    /// Appends a change and the value before it. Either all changes of a commit are pushed this way, or none.
     #[inline]
     pub fn push_with_undo(&mut self, key: &Key, value: LoggedValue<'_>, before: LoggedValue<'_>) {
         self.push(key, value);
@@ -132,8 +131,7 @@ pub struct NamespacePart {
 /// With `undo_header` every change and node was pushed with what it replaced.
 ///
 /// # Panics
-/// When a blob is longer than [`MAX_BLOB`], which the engine refuses long before, or when a
-/// namespace has 2^32 changes.
+/// When a blob is longer than [`MAX_BLOB`], which the engine refuses long before, or when a namespace has 2^32 changes.
 pub fn commit_record(
     database: u64,
     number: u64,
