@@ -179,7 +179,7 @@ impl Follower {
     ///
     /// # Errors
     /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::Hasher`]; [`ArchiveError::OtherDatabase`] and those of [`Archive::list`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
-    /// [`ArchiveError::Beyond`], [`ArchiveError::FollowCursor`] for the folder; [`ArchiveError::Damaged`],
+    /// [`ArchiveError::Beyond`], [`ArchiveError::Cursor`] for the folder; [`ArchiveError::Damaged`],
     /// [`ArchiveError::Gone`], [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
     pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
         let listing = archive.list()?;

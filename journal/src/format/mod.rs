@@ -6,7 +6,7 @@
 //! | [`names`] | the files of a database, by name |
 //! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
-//! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
+//! | [`image`], [`table`], [`buffered`], [`image_error`] | what is in an image |
 //! | [`trie_kind`] | what a namespace's trie is |
 //! | [`bytes`] | fields, little-endian |
 //!

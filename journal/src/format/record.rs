@@ -225,7 +225,7 @@ pub fn body_checksum<'a>(database: u64, parts: impl IntoIterator<Item = &'a [u8]
 /// written one after the other, so that parts encoded by several workers need no copy.
 ///
 /// Its life: [`RecordBuf::new`] (any thread, hashes the body), [`RecordBuf::set_position`] (the
-/// sequencer, from [`crate::log::Tail::reserve`]), [`crate::log::LogWriter::write`], which fills in what
+/// sequencer, from [`crate::log::LogTail::reserve`]), [`crate::log::LogWriter::write`], which fills in what
 /// only the writer knows.
 #[derive(Debug)]
 pub struct RecordBuf {
