@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built of: its results name it.
+//! Compiles the commit into the program: its results name it.
 
 use std::path::Path;
 use std::process::Command;

@@ -42,28 +42,27 @@ impl fmt::Debug for BackupOptions {
 }
 
 impl BackupOptions {
-    /// Changes where that is possible, in one object.
+    /// Changes where possible, in one object.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether a full is written even where changes would do (default: false). The changes are written too, for
-    /// followers.
+    /// Whether a full is written even where changes would do (default: false). Changes are written too, for followers.
     #[must_use]
     pub fn full(mut self, full: bool) -> Self {
         self.full = full;
         self
     }
 
-    /// At most so many commits are in one object of changes, 1 at least: each object's last commit can be restored.
+    /// Commits in one object of changes at most, 1 at least: each object's last commit can be restored.
     #[must_use]
     pub fn every(mut self, commits: u64) -> Self {
         self.every = commits.max(1);
         self
     }
 
-    /// MiB of a part of an upload, 5 to 4096; three parts are in memory. The default is 32. Stores take 10,000 parts, so that a full of
-    /// more than 320 GB wants larger ones.
+    /// MiB of a part of an upload, 5 to 4096; three parts are in memory. The default is 32. Stores take 10,000 parts,
+    /// so that a full of more than 320 GB wants larger ones.
     #[must_use]
     pub fn part_mib(mut self, mib: u64) -> Self {
         let mib = usize::try_from(mib.clamp(5, 4096)).unwrap_or(PART >> 20);
@@ -71,7 +70,7 @@ impl BackupOptions {
         self
     }
 
-    /// A function that is told how far writing an object and reading it back are.
+    /// A function that is called with the progress of writing an object and of reading it back.
     #[must_use]
     pub fn progress(mut self, progress: Option<Progress>) -> Self {
         self.progress = progress;
@@ -87,7 +86,7 @@ pub enum FullReason {
     Asked,
     /// The archive had none.
     First,
-    /// The newest object of the archive is damaged, and nothing can be put behind it.
+    /// The newest object of the archive is damaged, and no object can follow it.
     NewestDamaged {
         /// Name of the object.
         object: String,
@@ -104,31 +103,33 @@ pub enum FullReason {
     },
 }
 
-/// What a backup has done.
+/// The result of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
     /// The newest commit of the archive, which is that of the database when the backup began.
     pub commit: u64,
-    /// What was written, in order; nothing when the archive had the commit already.
+    /// The objects written, in order; none when the archive had the commit already.
     pub written: Vec<Piece>,
-    /// Bytes of all that was written.
+    /// Bytes of all objects written.
     pub bytes: u64,
-    /// Pairs of a full, or changes, that were written.
+    /// Pairs of a full, or changes, written.
     pub records: u64,
-    /// Why there is a full among it.
+    /// Why a full was written.
     pub full: Option<FullReason>,
 }
 
-/// Brings an archive up to the newest commit of a database, while commits go on: writes what was changed since the newest commit of
-/// the archive, where the database's history reaches back to that and that object is whole, and else a full. Each object is read back
-/// after it was written. What was written before an error stays, and is whole.
+/// Brings an archive up to the newest commit of a database, while commits go on: writes what was changed since the
+/// newest commit of the archive, where the database's history reaches back to that and that object is whole, and else a
+/// full. Each object is read back after it was written. What was written before an error stays, and is whole.
 ///
 /// # Errors
-/// [`ArchiveError::OtherDatabase`], [`ArchiveError::TwoDatabases`], [`ArchiveError::Foreign`], [`ArchiveError::OtherCommit`] and
-/// [`ArchiveError::Ahead`] when the archive is not of this database; [`ArchiveError::NotVerified`] when what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
+/// [`ArchiveError::OtherDatabase`], [`ArchiveError::TwoDatabases`], [`ArchiveError::Foreign`],
+/// [`ArchiveError::OtherCommit`] and [`ArchiveError::Ahead`] when the archive is not of this database;
+/// [`ArchiveError::NotVerified`] when what was written reads back otherwise; [`ArchiveError::Store`]; those of reading
+/// the database.
 pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<BackupReport> {
-    // In this order: another backup may bring the archive further meanwhile.
+    // In this order: another backup may extend the archive meanwhile.
     let listing = archive.list()?;
     db.refresh()?;
     let newest = db.snapshot()?;
@@ -153,7 +154,7 @@ pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<Bac
                     Some(FullReason::NotInHistory { archived, oldest: *db.history().start() })
                 }
                 Err(ArchiveError::Damaged { object, why, .. }) => {
-                    // It may be the full of this very commit.
+                    // The full of this very commit may exist.
                     is_there = false;
                     Some(FullReason::NewestDamaged { object, why })
                 }
@@ -178,18 +179,18 @@ fn is_too_old(error: &ArchiveError) -> bool {
     )
 }
 
-/// A backup under way.
+/// A backup in progress.
 struct Backup<'a> {
     archive: &'a Archive,
     options: &'a BackupOptions,
-    /// The database, where the archive does not say yet that it is of it.
+    /// The database, where the archive does not name it yet.
     owner: Option<u64>,
     report: BackupReport,
 }
 
 impl Backup<'_> {
-    /// Compares the newest commit of the archive with the database's, if that still has it. Its object is of this database; all of it is
-    /// read if changes are to be put behind it.
+    /// Compares the newest commit of the archive with the database's, if that is still in the history. Its object must
+    /// be of this database; it is read as a whole if changes are to follow it.
     fn check(&self, listing: &Listing, db: &Db, (archived, newest): (u64, u64)) -> Result<()> {
         let way = listing.pieces_to(archived);
         let Some(piece) = way.and_then(|way| way.last().copied()) else { return Ok(()) };
@@ -223,7 +224,7 @@ impl Backup<'_> {
                 export_changes(&session, newer, upload).map(|report| (report.changes, report.bytes))
             }) {
                 Ok(()) => (at, older) = (to, between),
-                // Half as many are tried until it is one commit, which always fits.
+                // Half as many commits are tried, down to one commit, which always fits.
                 Err(ArchiveError::Database(pleach_ops::Error::Stream(StreamError::TooLarge {
                     ..
                 }))) => {
@@ -242,7 +243,7 @@ impl Backup<'_> {
         })
     }
 
-    /// Writes an object, reads it back, and counts it. `stream` gives its records and bytes.
+    /// Writes an object, reads it back, and counts it. `stream` returns its records and bytes.
     fn write(
         &mut self,
         piece: Piece,

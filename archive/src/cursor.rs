@@ -1,5 +1,5 @@
-//! The cursor of a folder: at which archived commit its database is. A small file of the folder, which is replaced as a whole;
-//! the engine does not look at it.
+//! The cursor of a folder: the archived commit that its database is at. A small file of the folder, which is replaced
+//! as a whole; the engine does not read it.
 //!
 //! ```text
 //! pleach archive cursor 2
@@ -9,7 +9,7 @@
 //! commit 4         the newest commit of the database itself when it came to `at`
 //! ```
 //!
-//! `next` is written before the database changes, `at` when what it has become is durable. So a database is at `at`, or on its
+//! `next` is written before the database changes, `at` when the change is durable. So a database is at `at`, or on its
 //! way to `next`, and the piece between the two can be applied again.
 
 use std::fs::File;
@@ -45,7 +45,7 @@ impl FollowCursor {
         Ok(Some(cursor))
     }
 
-    /// Puts it in the place of the folder's cursor; it is durable when this returns.
+    /// Replaces the folder's cursor; the new one is durable when this returns.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let (path, temporary) = (folder.join(NAME), folder.join(TEMPORARY));
         let text = self.text();
@@ -80,7 +80,7 @@ fn parse(text: &str) -> Option<FollowCursor> {
     let database = u64::from_str_radix(field("database")?, 16).ok()?;
     let (at, next, commit) = (number(field("at")?)?, number(field("next")?)?, field("commit")?);
     let cursor = FollowCursor { database, at, next, commit: commit.parse().ok()? };
-    // What it would be written as is what it is: nothing follows, and nothing is written in another way.
+    // Only the exact text that would be written is accepted.
     (cursor.text() == text && (at.is_some() || next.is_some())).then_some(cursor)
 }
 

@@ -60,7 +60,7 @@ pub enum ArchiveError {
     OtherDatabase {
         /// Number of the archive's database ([`Db::id`](pleach::Db::id)).
         archived: u64,
-        /// Number of the one that was given.
+        /// Number of the given database.
         database: u64,
     },
     /// The hasher of the archived database is not known here.
@@ -74,10 +74,10 @@ pub enum ArchiveError {
     Hasher {
         /// Number of the hasher ([`Hasher::id`](pleach::Hasher::id)).
         archived: u8,
-        /// Name of the one that the options gave, if they gave one.
+        /// Name of the given hasher, if the options gave one.
         given: Option<&'static str>,
     },
-    /// Two objects say of which database the archive is.
+    /// Two objects name different databases of the archive.
     #[error(
         "the archive has both database-{one:016x} and database-{other:016x}: move the one that does not belong there \
          away; `pleach restore ARCHIVE` then lists the objects of that database"
@@ -101,7 +101,7 @@ pub enum ArchiveError {
         /// Number of the archive's database.
         database: u64,
     },
-    /// An object does not say of which database it is.
+    /// An object does not name its database.
     #[error(
         "{} does not say of which database it is, since an earlier version has written it, or a salvage: move it out of the \
          archive; `pleach import` takes it, if it is a full", told(.0)
@@ -180,7 +180,7 @@ pub enum ArchiveError {
         one: String,
         /// Name of another.
         other: String,
-        /// The commit that both speak of.
+        /// The commit that both name.
         commit: u64,
     },
     /// The folder has a database that was not restored from an archive.
@@ -233,7 +233,7 @@ pub enum ArchiveError {
 pub struct Gap {
     /// The newest commit before it that can be restored.
     pub after: Option<u64>,
-    /// The commit from which changes are there again.
+    /// The commit from which changes exist again.
     pub before: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Follower: a database that is restored from an archive and kept up with it; and restore, which is a follower that stops at a
-//! commit.
+//! Follower: a database that is restored from an archive and kept up with it; and restore, which is a follower that
+//! stops at a commit.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::place::Archive;
 use crate::transfer::{Download, Failure, Progress};
 use crate::verify::{OTHER_PIECE, PieceHeads, damaged, heads, own};
 
-/// Changes the options with which a database is opened.
+/// Changes the options of an open.
 type OptionsHook = Arc<dyn Fn(Options) -> Options + Send + Sync>;
 
 /// Options of [`restore`] and [`Follower::open`].
@@ -56,8 +56,9 @@ impl RestoreOptions {
         self
     }
 
-    /// The hasher of the archived database, where an application has made it. The archive has its number alone, so with another
-    /// hasher of the application the roots differ. Without this a restore takes BLAKE3 or SHA-256, as the archive says.
+    /// The hasher of the archived database, where an application has made it. The archive has only its number, so with
+    /// another hasher of the application the roots differ. Without this a restore takes BLAKE3 or SHA-256, by the
+    /// archive's number.
     #[must_use]
     pub fn hasher(mut self, hasher: Hasher) -> Self {
         self.hasher = Some(hasher);
@@ -71,22 +72,21 @@ impl RestoreOptions {
         self
     }
 
-    /// A function that is given the options with which the database is opened, and gives those that it is opened with:
-    /// cache, history and the like.
+    /// A function that changes the options with which the database is opened: cache, history and the like.
     #[must_use]
     pub fn database(mut self, with: impl Fn(Options) -> Options + Send + Sync + 'static) -> Self {
         self.with = Some(Arc::new(with));
         self
     }
 
-    /// A function that is told how far reading an object is.
+    /// A function that is called with the progress of reading an object.
     #[must_use]
     pub fn progress(mut self, progress: Option<Progress>) -> Self {
         self.progress = progress;
         self
     }
 
-    /// The hasher of an archive that says this number.
+    /// The hasher of an archive with this number.
     fn hasher_of(&self, number: u8) -> Result<Hasher> {
         let own = Hasher::of_id(number);
         let found = self.hasher.or(own).filter(|hasher| hasher.id() == number);
@@ -106,7 +106,7 @@ impl RestoreOptions {
     }
 }
 
-/// What a restore has made.
+/// The result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreReport {
@@ -114,14 +114,15 @@ pub struct RestoreReport {
     pub archived_commit: u64,
     /// The number of the newest commit of the restored database, which counts from its own beginning.
     pub commit: u64,
-    /// Roots of the restored database. The Merkle roots are those of the archived commit; digests of plain namespaces are its own.
+    /// Roots of the restored database. The Merkle roots are those of the archived commit; digests of plain namespaces
+    /// are its own.
     pub roots: Roots,
-    /// What this call has imported or applied, in order: without what an earlier one has done that was cut off.
+    /// The pieces that this call imported or applied, in order, without those of an earlier, interrupted call.
     pub applied: Vec<Piece>,
 }
 
-/// Restores an archived commit into a folder, which is missing, empty, or has what a restore has left that was cut off: then it goes on.
-/// Every piece is verified by its checksums and roots. The database is closed when this returns.
+/// Restores an archived commit into a folder, which is missing, empty, or has what a restore has left that was cut off:
+/// then it goes on. Every piece is verified by its checksums and roots. The database is closed when this returns.
 ///
 /// # Errors
 /// As [`Follower::open`] and [`Follower::step`].
@@ -144,7 +145,7 @@ pub fn restore(
     Ok(RestoreReport { archived_commit: goal, commit, roots, applied })
 }
 
-/// A database that follows an archive. It is at an archived commit at all times, except while a step is under way. Nothing but the
+/// A database that follows an archive. It is at an archived commit at all times, except during a step. Only the
 /// follower may commit to it.
 pub struct Follower {
     archive: Archive,
@@ -154,7 +155,7 @@ pub struct Follower {
     database: u64,
     /// The archived commit that the database is at.
     at: u64,
-    /// The commit to which a step was cut off.
+    /// The commit of an interrupted step.
     cut_off: Option<u64>,
     options: RestoreOptions,
     /// Pieces that come next, as they were listed.
@@ -174,13 +175,15 @@ impl fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// Opens a folder that was restored from the archive, or imports a full into one that is missing or empty: the newest from
-    /// which there is a way to the wanted commit. An import that was cut off goes on.
+    /// Opens a folder that was restored from the archive, or imports a full into one that is missing or empty: the
+    /// newest from which there is a way to the wanted commit. An import that was cut off goes on.
     ///
     /// # Errors
-    /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::Hasher`]; [`ArchiveError::OtherDatabase`] and those of [`Archive::list`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
-    /// [`ArchiveError::Beyond`], [`ArchiveError::FollowCursor`] for the folder; [`ArchiveError::Damaged`],
-    /// [`ArchiveError::Gone`], [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
+    /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::Hasher`];
+    /// [`ArchiveError::OtherDatabase`] and those of [`Archive::list`]; [`ArchiveError::NotARestore`],
+    /// [`ArchiveError::WrittenTo`], [`ArchiveError::Beyond`], [`ArchiveError::Cursor`] for the folder;
+    /// [`ArchiveError::Damaged`], [`ArchiveError::Gone`], [`ArchiveError::Contradiction`] and [`ArchiveError::Store`]
+    /// for the full; those of an open and an import.
     pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
         let listing = archive.list()?;
         let cursor = FollowCursor::read(folder)?;
@@ -204,7 +207,7 @@ impl Follower {
         let of = cursor.map(|cursor| cursor.database).or(listing.database());
         let (database, hasher) = match full {
             Some(full) => check_full(archive, &listing, full, of, options)?,
-            // The cursor has named it.
+            // The cursor has the database's number.
             None => (of.unwrap_or_default(), options.hasher),
         };
         let db = options.open(folder, full.is_some(), hasher)?;
@@ -239,7 +242,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// The database, to be read.
+    /// The database, for reading.
     pub fn db(&self) -> &Db {
         &self.db
     }
@@ -249,14 +252,16 @@ impl Follower {
         self.at
     }
 
-    /// Applies the next piece of the archive, if there is one: `None` when the database is at the archive's newest commit, or at the
-    /// one that was wanted. The archive is listed when what was listed before is done. After an error the database is at the commit before the
-    /// piece or at the one after it; the step can be tried again, after an open, too.
+    /// Applies the next piece of the archive, if there is one: `None` when the database is at the archive's newest
+    /// commit, or at the one that was wanted. The archive is listed when what was listed before is done. After an error
+    /// the database is at the commit before the piece or at the one after it; the step can be tried again, after an
+    /// open, too.
     ///
     /// # Errors
-    /// [`ArchiveError::NoWayOn`] when the archive goes on with a full; [`ArchiveError::NotArchived`] when the wanted commit cannot
-    /// be reached; [`ArchiveError::Foreign`], [`ArchiveError::Unnamed`]; [`ArchiveError::Damaged`]; [`ArchiveError::Gone`]; [`ArchiveError::Store`]; those of
-    /// [`apply_changes`], of which [`NamespaceInUse`](pleach::Error::NamespaceInUse) says that the database has too long a history.
+    /// [`ArchiveError::NoWayOn`] when the archive goes on with a full; [`ArchiveError::NotArchived`] when the wanted
+    /// commit cannot be reached; [`ArchiveError::Foreign`], [`ArchiveError::Unnamed`]; [`ArchiveError::Damaged`];
+    /// [`ArchiveError::Gone`]; [`ArchiveError::Store`]; those of [`apply_changes`], of which
+    /// [`NamespaceInUse`](pleach::Error::NamespaceInUse) says that the database has too long a history.
     pub fn step(&mut self) -> Result<Option<Piece>> {
         let planned = self.planned.front().copied();
         let was_cut_off = self.cut_off.is_some();
@@ -287,7 +292,7 @@ impl Follower {
         Ok(Some(piece))
     }
 
-    /// Lists the archive, and gives the first of the pieces that come next.
+    /// Lists the archive, and returns the first of the next pieces.
     fn plan(&mut self) -> Result<Option<Piece>> {
         if self.options.commit == Some(self.at) {
             return Ok(None);
@@ -334,7 +339,7 @@ impl Follower {
         apply().map_err(|error| place_damage(error, &self.listing, piece, self.options.commit))
     }
 
-    /// The database is at the commit of a piece now. Whatever the durability, the cursor is never ahead.
+    /// Notes that the database is at the commit of a piece. Whatever the durability, the cursor is never ahead.
     fn arrive(&self, piece: Piece) -> Result<()> {
         self.db.sync()?;
         self.write_cursor(Some(piece.to()), None, self.db.commit_number())
@@ -345,21 +350,21 @@ impl Follower {
     }
 }
 
-/// The commit that is wanted, or else the newest one.
+/// The wanted commit, or else the newest one.
 fn goal(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result<u64> {
     let newest = commit.or_else(|| listing.newest());
     newest.ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()))
 }
 
-/// The full with which the way to a commit begins, the newest where none is wanted.
+/// The full with which the pieces to a commit begin, the newest where no commit is wanted.
 fn full_for(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result<Piece> {
     let commit = goal(archive, listing, commit)?;
     let first = listing.pieces_to(commit).and_then(|way| way.first().copied());
     first.ok_or_else(|| listing.not_archived(commit))
 }
 
-/// Gives the database of a full, which is this one where one is said, and its hasher, if its roots are those that changes from or to
-/// its commit name.
+/// Returns the database of a full, which must be `database` where one is given, and its hasher, if its roots are those
+/// that changes from or to its commit name.
 fn check_full(
     archive: &Archive,
     listing: &Listing,
@@ -380,7 +385,7 @@ fn check_full(
         }
         let PieceHeads { database: found, before, after, .. } = match heads(archive, piece, bytes) {
             Ok(heads) => heads,
-            // It says nothing, and is told of when it is needed.
+            // A damaged head proves nothing here, and is reported when the object is needed.
             Err(ArchiveError::Damaged { .. }) => continue,
             Err(error) => return Err(error),
         };
@@ -405,7 +410,7 @@ fn of_piece(error: Error, piece: Piece, failure: &Failure) -> ArchiveError {
     }
 }
 
-/// Says of a damaged piece what can be restored instead.
+/// Adds to the error of a damaged piece what can be restored instead.
 fn place_damage(
     error: ArchiveError,
     listing: &Listing,

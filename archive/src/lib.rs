@@ -1,10 +1,10 @@
-//! Archives of Pleach databases: incremental backups in a folder or an object store, restores of any archived commit, and followers.
+//! Archives of Pleach databases: incremental backups in a folder or an object store, restores of any archived commit,
+//! and followers.
 //!
-//! An archive has two kinds of objects. A *full* is an export stream: all pairs of a commit. *Changes* are a change stream: what differs
-//! between two commits. [`backup`] writes them, beside commits; [`restore`] makes a database of them, at any commit at which one of
-//! them ends; a [`Follower`] keeps a database up with an archive; [`prune`] removes what is old, and [`check`] reads
-//! an archive as a whole. Each step is verified by the
-//! roots of the Merkle namespaces.
+//! An archive has two kinds of objects. A *full* is an export stream: all pairs of a commit. *Changes* are a change
+//! stream: what differs between two commits. [`backup`] writes them, beside commits; [`restore`] makes a database of
+//! them, at any commit at which one of them ends; a [`Follower`] keeps a database up with an archive; [`prune`] removes
+//! what is old, and [`check`] reads an archive as a whole. Each step is verified by the roots of the Merkle namespaces.
 //!
 //! ```
 //! use pleach::{Access, Db, Options, SessionOptions, Value};
@@ -37,8 +37,8 @@
 //! # }
 //! ```
 //!
-//! Calls block, and may come from any thread, also from one of an asynchronous runtime that may block. docs/archive.md has objects
-//! and protocol.
+//! Calls block, and may come from any thread, also from one of an asynchronous runtime that may block. docs/archive.md
+//! has objects and protocol.
 
 mod backup;
 mod cursor;

@@ -1,25 +1,25 @@
-//! What an archive has, and which commits can be restored from it.
+//! The contents of an archive, and the commits that can be restored from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{ArchiveError, Gap, Result};
 use crate::names::{Piece, parse_owner};
 
-/// What is in an archive.
+/// The contents of an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Fulls and changes with the bytes of their objects, fulls first, each kind in the order of commits.
     pieces: BTreeMap<Piece, u64>,
-    /// Number of the database that the archive says to be of.
+    /// Number of the archive's database.
     database: Option<u64>,
     /// Names of other objects.
     others: Vec<String>,
-    /// The commits that can be restored; of each the piece that leads to it and that is used.
+    /// The commits that can be restored, each with the piece that is used to reach it.
     restorable: BTreeMap<u64, Piece>,
 }
 
 impl Listing {
-    /// Of objects by name, with their bytes. Two databases are refused.
+    /// A listing of objects by name, with their bytes. Two databases are refused.
     pub(crate) fn new(objects: impl Iterator<Item = (String, u64)>) -> Result<Self> {
         let mut listing = Self::default();
         for (name, bytes) in objects {
@@ -69,12 +69,12 @@ impl Listing {
         self.restorable().next_back()
     }
 
-    /// The number of the database that the archive is of ([`Db::id`](pleach::Db::id)).
+    /// The number of the archive's database ([`Db::id`](pleach::Db::id)).
     pub fn database(&self) -> Option<u64> {
         self.database
     }
 
-    /// The commits between which changes are missing: behind each of these gaps are changes of no use.
+    /// The gaps of the archive: changes behind a gap cannot be restored.
     pub fn gaps(&self) -> Vec<Gap> {
         let reached: BTreeSet<u64> = self.changes().map(|(_, to)| to).collect();
         let is_gap = |from: &u64| !self.restorable.contains_key(from) && !reached.contains(from);
@@ -84,7 +84,7 @@ impl Listing {
         before.into_iter().map(gap).collect()
     }
 
-    /// Changes that lead to no commit that can be restored: they are behind a gap.
+    /// Changes behind a gap, which lead to no commit that can be restored.
     pub fn useless(&self) -> Vec<Piece> {
         let is_useless = |piece: &&Piece| match piece {
             Piece::Full { .. } => false,
@@ -93,7 +93,7 @@ impl Listing {
         self.pieces.keys().filter(is_useless).copied().collect()
     }
 
-    /// Names of objects that are none of an archive.
+    /// Names of objects that do not belong to an archive.
     pub fn others(&self) -> &[String] {
         &self.others
     }
@@ -106,12 +106,12 @@ impl Listing {
         }
     }
 
-    /// The newest commit that any piece speaks of.
+    /// The newest commit that any piece names.
     pub(crate) fn last(&self) -> Option<u64> {
         self.pieces.keys().map(|piece| piece.to()).max()
     }
 
-    /// Bytes of a piece's object; none when it is not there.
+    /// Bytes of a piece's object; none when it does not exist.
     pub(crate) fn bytes(&self, piece: Piece) -> Option<u64> {
         self.pieces.get(&piece).copied()
     }
@@ -148,7 +148,7 @@ impl Listing {
         self.reach(std::iter::once(from)).keys().next_back().copied().unwrap_or(from)
     }
 
-    /// The same archive without a piece.
+    /// The listing without a piece.
     pub(crate) fn without(&self, piece: Piece) -> Self {
         let mut rest = Self { pieces: self.pieces.clone(), ..Self::default() };
         rest.pieces.remove(&piece);
@@ -159,14 +159,14 @@ impl Listing {
     /// Why a commit cannot be restored.
     pub(crate) fn not_archived(&self, commit: u64) -> ArchiveError {
         let after = self.restorable.range(commit..).next().map(|(commit, _)| *commit);
-        // What is behind a gap is in it up to the next commit that can be restored.
+        // A commit behind a gap is in the gap up to the next commit that can be restored.
         let is_archived = self.pieces.keys().any(|piece| piece.to() == commit);
         let missing = self.gaps().into_iter().rfind(|gap| is_archived && gap.before < commit);
         ArchiveError::NotArchived { commit, missing, before: self.before(commit), after }
     }
 
-    /// All commits that can be reached from some, with the piece that leads to each. Changes go to later commits, and come in the
-    /// order of those that they go from: so one pass is enough.
+    /// All commits that can be reached from some, each with the piece that leads to it. Changes lead to later commits,
+    /// and are in the order of the commits before them: so one pass is enough.
     fn reach(&self, from: impl Iterator<Item = u64>) -> BTreeMap<u64, Piece> {
         let mut reached: BTreeMap<u64, Piece> =
             from.map(|commit| (commit, Piece::Full { commit })).collect();

@@ -1,4 +1,4 @@
-//! Names of the objects of an archive. Nobody else spells one.
+//! Names of the objects of an archive. No other module formats or parses them.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub enum Piece {
         /// The commit.
         commit: u64,
     },
-    /// What was changed from a commit to a later one.
+    /// The changes between two commits.
     Changes {
         /// The commit before the changes.
         from: u64,
@@ -20,14 +20,14 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// The commit that it leads to.
+    /// The commit that the piece leads to.
     pub fn to(self) -> u64 {
         match self {
             Self::Full { commit: to } | Self::Changes { to, .. } => to,
         }
     }
 
-    /// Name of its object.
+    /// Name of the piece's object.
     pub fn name(self) -> String {
         match self {
             Self::Full { commit } => format!("full-{commit:016x}.plx"),
@@ -57,7 +57,7 @@ impl fmt::Display for Piece {
     }
 }
 
-/// Name of the object that says which database the archive is of.
+/// Name of the object that names the archive's database.
 pub(crate) fn owner_name(database: u64) -> String {
     format!("database-{database:016x}")
 }

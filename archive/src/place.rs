@@ -1,4 +1,4 @@
-//! An archive: its place, and what can be done with objects there.
+//! An archive: its place, and access to its objects.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -14,7 +14,7 @@ use crate::error::{ArchiveError, Result};
 use crate::listing::Listing;
 use crate::tasks::{StartedTask, Tasks};
 
-/// Variables of the environment with these beginnings are given to the object store's client.
+/// Environment variables with these prefixes are given to the object store's client.
 const VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// An archive. Clones are the same one.
@@ -26,12 +26,12 @@ struct ArchiveInner {
     store: Arc<dyn ObjectStore>,
     /// The archive's place in the store.
     prefix: Path,
-    /// The same, as it was given.
+    /// The archive's place, as it was given.
     place: String,
     tasks: Tasks,
 }
 
-/// Makes a folder and those above it that are not there, and their names durable: objects are durable when they have theirs.
+/// Makes a folder and the missing ones above it, and their names durable: objects are durable once they are named.
 fn make_folder(folder: &FilePath) -> std::io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -48,11 +48,13 @@ fn make_folder(folder: &FilePath) -> std::io::Result<()> {
 }
 
 impl Archive {
-    /// Opens an archive: a folder that exists, by any path, or a URL (`file://`, and with this crate's features `s3://`, `gs://`, `az://`,
-    /// `https://`), whose client takes its options from the variables of the environment. Nothing is read yet.
+    /// Opens an archive: a folder that exists, by any path, or a URL (`file://`, and with this crate's features
+    /// `s3://`, `gs://`, `az://`, `https://`), whose client takes its options from the variables of the environment.
+    /// Nothing is read yet.
     ///
     /// # Errors
-    /// [`ArchiveError::NoFolder`]; [`ArchiveError::IsADatabase`]; [`ArchiveError::Place`] for a URL that cannot be used, or whose feature is not compiled in.
+    /// [`ArchiveError::NoFolder`]; [`ArchiveError::IsADatabase`]; [`ArchiveError::Place`] for a URL that cannot be
+    /// used, or whose feature is not compiled in.
     pub fn open(place: impl AsRef<OsStr>) -> Result<Self> {
         let (path, place) = (place.as_ref(), &*place.as_ref().to_string_lossy());
         let Some(url) = url_of(path)? else { return Self::folder(path.as_ref(), place) };
@@ -73,7 +75,7 @@ impl Archive {
         Self::at(store.into(), prefix, place)
     }
 
-    /// The same, and makes the folder if there is none. It is for whoever writes.
+    /// Like [`Self::open`], and makes a missing folder, for writing.
     ///
     /// # Errors
     /// [`ArchiveError::File`] when the folder cannot be made, and those of [`Self::open`].
@@ -98,8 +100,8 @@ impl Archive {
         })
     }
 
-    /// An archive in a store that the caller has made, below a prefix (empty for the whole of it). The store must give an object its name
-    /// when all of it is there, and list it from then on.
+    /// An archive in a store that the caller has made, below a prefix (empty for the whole of it). The store must give
+    /// an object its name when all of it is there, and list it from then on.
     ///
     /// # Errors
     /// [`ArchiveError::File`] when no thread can be started.
@@ -115,7 +117,7 @@ impl Archive {
         if folder.join("super").is_file() {
             return Err(ArchiveError::IsADatabase(place.to_owned()));
         }
-        // With its name an object is whole and on the disk.
+        // A named object is whole and on the disk.
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| bad_place(place, error))?
             .with_fsync(true);
@@ -133,7 +135,7 @@ impl Archive {
         &self.0.place
     }
 
-    /// What is there.
+    /// The contents of the archive.
     ///
     /// # Errors
     /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
@@ -203,7 +205,7 @@ pub(crate) fn failed(object: &str) -> impl Fn(object_store::Error) -> ArchiveErr
 
 /// The URL that a place is; `None` for a path.
 fn url_of(place: &OsStr) -> Result<Option<Url>> {
-    // What is no text is a path.
+    // A place that is no text is a path.
     let Some(place) = place.to_str().filter(|place| place.contains("://")) else {
         return Ok(None);
     };

@@ -1,4 +1,4 @@
-//! Prune: removing what is older than some fulls.
+//! Prune: removing the objects before some fulls.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use crate::names::Piece;
 use crate::place::Archive;
 use crate::verify::{heads, own};
 
-/// Removes the pieces of commits before the oldest of the newest `keep_fulls` fulls whose heads can be read (1 at least), unless a later commit that can be restored
-/// needs them, and gives what was removed. Later pieces all stay, those behind a gap, too. An archive of fewer fulls stays as it is. When it
-/// is cut off it is done again.
+/// Removes the pieces of commits before the oldest of the newest `keep_fulls` fulls whose heads can be read (1 at
+/// least), unless a later commit that can be restored needs them, and gives what was removed. Later pieces all stay,
+/// those behind a gap, too. An archive of fewer fulls stays as it is. When it is cut off it is done again.
 ///
 /// # Errors
-/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Foreign`] or [`ArchiveError::Unnamed`] for a full that would be kept, and nothing is removed;
-/// [`ArchiveError::Store`].
+/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Foreign`] or [`ArchiveError::Unnamed`] for a full that would be
+/// kept, and nothing is removed; [`ArchiveError::Store`].
 pub fn prune(archive: &Archive, keep_fulls: usize) -> Result<Vec<Piece>> {
     let listing = archive.list()?;
-    // One of another database, or one that is damaged, does not count: what it replaces would be removed.
+    // A full of another database, or a damaged one, does not count: the pieces that it replaces would be removed.
     let (mut oldest, mut whole) = (None, 0);
     for commit in listing.fulls().rev() {
         let full = Piece::Full { commit };
@@ -41,7 +41,7 @@ pub fn prune(archive: &Archive, keep_fulls: usize) -> Result<Vec<Piece>> {
     };
     let mut removed: Vec<Piece> = listing.pieces().map(|(piece, _)| piece).collect();
     removed.retain(|piece| is_older(*piece) && !needed.contains(piece));
-    // The newest first: what is left at any time has no gap.
+    // The newest first: an interruption leaves no gap.
     removed.sort_unstable_by_key(|piece| std::cmp::Reverse(piece.to()));
     for piece in &removed {
         archive.remove(&piece.name())?;

@@ -1,5 +1,5 @@
-//! A thread that runs what object stores do. Callers wait for it with plain channels, so that this crate may be called from
-//! anywhere, also from the thread of another tokio runtime.
+//! A thread that runs the calls of object stores. Callers wait for it with plain channels, so that this crate may be
+//! called from any thread, even one of another tokio runtime.
 
 use std::future::Future;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{ArchiveError, Result};
 
-/// The thread's runtime. It ends when this is dropped.
+/// The thread's runtime. It ends with this value.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     handle: Handle,
@@ -23,7 +23,7 @@ impl Tasks {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
         std::thread::Builder::new().name("pleach-archive".to_owned()).spawn(move || {
-            // An error says that the sender is gone, which is the end.
+            // An error means that the sender was dropped, which is the end.
             let _ = runtime.block_on(ended);
         })?;
         Ok(Self { handle, _end: end })
@@ -36,7 +36,7 @@ impl Tasks {
     ) -> StartedTask<T> {
         let (give, take) = sync_channel(1);
         self.handle.spawn(async move {
-            // Nobody takes it where the caller has failed meanwhile.
+            // No thread takes the result where the caller has failed meanwhile.
             let _ = give.send(task.await);
         });
         StartedTask(take)

@@ -1,4 +1,4 @@
-//! Objects as streams of bytes: written in parts, some of which are on their way; read in ranges, one ahead.
+//! Objects as streams of bytes: written in parts, several at a time; read in ranges, one ahead.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -10,17 +10,17 @@ use crate::error::{ArchiveError, Result};
 use crate::place::{Archive, failed};
 use crate::tasks::StartedTask;
 
-/// Parts of an upload that are on their way at the same time.
+/// Parts of an upload in flight.
 const IN_FLIGHT: usize = 2;
 
 /// Bytes of the first range that is read.
 const FIRST: u64 = 256 << 10;
-/// Bytes of the first range where the head alone is wanted, which is mostly shorter.
+/// Bytes of the first range where only the head, which is mostly shorter, is read.
 const HEAD: u64 = 16 << 10;
 /// Bytes of further ranges.
 const RANGE: u64 = 4 << 20;
 
-/// How far an object is transferred.
+/// The progress of an object's transfer.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Transfer<'a> {
@@ -28,16 +28,16 @@ pub struct Transfer<'a> {
     pub object: &'a str,
     /// True once the object is written.
     pub written: bool,
-    /// Bytes that were transferred.
+    /// Bytes transferred.
     pub bytes: u64,
     /// All bytes of the object, where that is known.
     pub of: Option<u64>,
 }
 
-/// Told how far a transfer is.
+/// Called with the progress of a transfer.
 pub type Progress = Arc<dyn Fn(Transfer<'_>) + Send + Sync>;
 
-/// Why a transfer failed: what the engine's streams have as text alone.
+/// Why a transfer failed: the engine's streams keep only its text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failure(Arc<Mutex<Option<ArchiveError>>>);
 
@@ -48,14 +48,14 @@ impl Failure {
         told
     }
 
-    /// Why it failed, or else this error.
+    /// The reason of the failure, or else this error.
     pub(crate) fn or(&self, error: impl Into<ArchiveError>) -> ArchiveError {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         kept.unwrap_or_else(|| error.into())
     }
 }
 
-/// An object that is written. It has its name after [`Upload::finish`].
+/// An object being written. It gets its name by [`Upload::finish`].
 pub(crate) struct Upload<'a> {
     archive: &'a Archive,
     name: String,
@@ -69,7 +69,7 @@ pub(crate) struct Upload<'a> {
 }
 
 impl<'a> Upload<'a> {
-    /// Begins to write an object, in parts of so many bytes.
+    /// Begins to write an object, in parts of this many bytes.
     pub(crate) fn new(
         archive: &'a Archive,
         name: String,
@@ -87,7 +87,7 @@ impl<'a> Upload<'a> {
         self.failure.clone()
     }
 
-    /// Sends the rest; the object is there when this returns.
+    /// Sends the last part; the object exists when this returns.
     pub(crate) fn finish(mut self) -> Result<()> {
         let sent = self.send().and_then(|()| self.wait(0));
         if let Err(error) = sent {
@@ -98,7 +98,7 @@ impl<'a> Upload<'a> {
         let complete = async move {
             let completed = parts.complete().await.map(drop);
             if completed.is_err() {
-                // What was uploaded is of no use any more; the error that comes first is told.
+                // The uploaded parts are useless; the first error is returned.
                 let _ = parts.abort().await;
             }
             completed
@@ -106,15 +106,15 @@ impl<'a> Upload<'a> {
         archive.start(complete).wait()?.map_err(failed(&name))
     }
 
-    /// Gives the upload up. A store that refuses keeps the parts until its own rules remove them.
+    /// Aborts the upload. A store that refuses keeps the parts until its own rules remove them.
     pub(crate) fn abort(mut self) {
-        // Parts that are on their way fail or not: they are given up, too.
+        // Parts in flight are waited for, whether they fail or not.
         while self.wait(0).is_err() {}
         let Self { archive, mut parts, .. } = self;
         let _ = archive.start(async move { parts.abort().await }).wait();
     }
 
-    /// Sends the bytes that were gathered.
+    /// Sends the collected bytes.
     fn send(&mut self) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -129,7 +129,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    /// Waits until so many parts are on their way at most.
+    /// Waits until at most so many parts are in flight.
     fn wait(&mut self, most: usize) -> Result<()> {
         while self.in_flight.len() > most {
             let Some(oldest) = self.in_flight.pop_front() else { break };
@@ -155,16 +155,16 @@ impl Write for Upload<'_> {
     }
 }
 
-/// An object that is read.
+/// An object being read.
 pub(crate) struct Download {
     archive: Archive,
     name: String,
     size: u64,
-    /// How far ranges were asked for and taken, and the one that comes next.
+    /// Bytes of ranges requested and taken, and the next range.
     asked: u64,
     taken: u64,
     next: Option<StartedTask<object_store::Result<Vec<u8>>>>,
-    /// The range that is given, and how much of it was.
+    /// The present range, and how much of it was read.
     range: Vec<u8>,
     at: usize,
     progress: Option<Progress>,
@@ -194,7 +194,7 @@ impl Download {
         }
     }
 
-    /// The same, of which the head alone will be read; that has begun when this returns.
+    /// The same for an object of which only the head will be read; its read has begun when this returns.
     pub(crate) fn of_head(archive: &Archive, name: String, size: u64) -> Self {
         let mut download = Self::new(archive, name, size, None);
         download.next = download.ask(HEAD);
@@ -206,14 +206,14 @@ impl Download {
         self.failure.clone()
     }
 
-    /// Starts to read a range, unless all are asked for.
+    /// Starts to read a range, unless all were requested.
     fn ask(&mut self, bytes: u64) -> Option<StartedTask<object_store::Result<Vec<u8>>>> {
         let from = self.asked;
         self.asked = (from + bytes).min(self.size);
         (from < self.asked).then(|| self.archive.read(&self.name, from..self.asked))
     }
 
-    /// Takes the next range, and asks for the one after it.
+    /// Takes the next range, and requests the one after it.
     fn advance(&mut self) -> Result<bool> {
         let is_first = self.taken == 0;
         let next = self.next.take().or_else(|| self.ask(FIRST));

@@ -17,22 +17,22 @@ type NamespaceRoot = (u8, bool, Node);
 /// What is wrong with an object that has another one's name.
 pub(crate) const OTHER_PIECE: &str = "its head is of another piece";
 
-/// Heads that are on their way at the same time.
+/// Heads in flight.
 const IN_FLIGHT: usize = 32;
 
-/// What the head of an object says.
+/// The head of an object.
 pub(crate) struct PieceHeads {
     /// Number of the hasher.
     pub(crate) hasher: u8,
-    /// The database that the object is of, where it says so.
+    /// The object's database, where the head names it.
     pub(crate) database: Option<u64>,
-    /// Of changes, the namespaces of the commit that they go from.
+    /// Of changes, the namespaces of the commit before them.
     pub(crate) before: Vec<NamespaceRoot>,
     /// The namespaces of the commit that the piece leads to.
     pub(crate) after: Vec<NamespaceRoot>,
 }
 
-/// Refuses an object of another database than this one; gives its database.
+/// Refuses an object of another database than this one; returns its database.
 pub(crate) fn own(piece: Piece, found: Option<u64>, database: Option<u64>) -> Result<u64> {
     let found = found.ok_or_else(|| ArchiveError::Unnamed(piece.name()))?;
     match database.filter(|database| *database != found) {
@@ -41,7 +41,7 @@ pub(crate) fn own(piece: Piece, found: Option<u64>, database: Option<u64>) -> Re
     }
 }
 
-/// Reads an object as a whole: all checksums, its head, that keys ascend. Gives the number of its records.
+/// Reads an object as a whole: all checksums, its head, that keys ascend. Returns the number of its records.
 pub(crate) fn read_back(
     archive: &Archive,
     (piece, bytes): (Piece, u64),
@@ -57,18 +57,19 @@ pub(crate) fn read_back(
     if found == piece { Ok(count) } else { Err(damaged(piece, OTHER_PIECE)) }
 }
 
-/// What [`check`] has found.
+/// A finding of [`check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
     /// The object's piece.
     pub piece: Piece,
-    /// What is wrong with it.
+    /// The finding.
     pub what: String,
 }
 
-/// Reads an archive as a whole, and gives the objects that are damaged, of another database, or that name other roots for a commit
-/// than an object before them. What is missing is in [`Archive::list`]. It takes memory for the roots of all commits.
+/// Reads an archive as a whole, and returns the objects that are damaged, of another database, or that name other roots
+/// for a commit than an object before them. Missing pieces are in [`Archive::list`]. It takes memory for the roots of
+/// all commits.
 ///
 /// # Errors
 /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
@@ -82,7 +83,7 @@ pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Findi
     Ok(judged.findings)
 }
 
-/// The same of the heads of all objects alone, which is quick: damage behind a head is not found.
+/// The same for the heads of all objects only, which is quick: damage behind a head is not found.
 ///
 /// # Errors
 /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
@@ -101,10 +102,10 @@ pub fn check_heads(archive: &Archive) -> Result<Vec<Finding>> {
     }
 }
 
-/// What a check knows of the objects until now.
+/// State of a check of heads.
 #[derive(Default)]
 struct HeadsCheck {
-    /// The archive's database: what the archive says, or else the first object.
+    /// The archive's database, or else that of the first object.
     database: Option<u64>,
     /// The namespaces of each commit, and the object that named them.
     roots: BTreeMap<u64, (Vec<NamespaceRoot>, Piece)>,
@@ -124,7 +125,7 @@ impl HeadsCheck {
                 return Ok(());
             }
             Err(error @ (ArchiveError::Foreign { .. } | ArchiveError::Unnamed(_))) => {
-                // Its name is beside it.
+                // The object's name is beside the text.
                 let text = error.to_string();
                 let what = text.strip_prefix(&piece.to_string()).map(|rest| format!("it{rest}"));
                 self.findings.push(Finding { piece, what: what.unwrap_or(text) });
@@ -147,8 +148,7 @@ impl HeadsCheck {
     }
 }
 
-/// The piece of an export stream, and its pairs. Where the engine folds pairs that come in order to a root, it can be computed
-/// here and compared with the head's.
+/// The piece of an export stream, and its pairs. The roots of the pairs are not computed.
 fn full(from: Download) -> Result<(Piece, u64), StreamError> {
     let mut reader = StreamReader::new(from)?;
     let (mut count, piece) = (0, Piece::Full { commit: reader.head().commit });
@@ -173,7 +173,7 @@ fn changes(from: Download) -> Result<(Piece, u64), StreamError> {
     reader.finish().map(|()| (piece, count))
 }
 
-/// The head of an object, which is of the piece that its name says.
+/// The head of an object, which must be of the piece in its name.
 pub(crate) fn heads(archive: &Archive, piece: Piece, bytes: u64) -> Result<PieceHeads> {
     heads_of(piece, Download::of_head(archive, piece.name(), bytes))
 }
@@ -216,7 +216,7 @@ pub(crate) fn of(roots: &Roots) -> Vec<NamespaceRoot> {
     all
 }
 
-/// A damaged object, of which nothing else is known.
+/// The error of a damaged object, of which nothing else is known.
 pub(crate) fn damaged(piece: Piece, why: impl Display) -> ArchiveError {
     let (object, why) = (piece.name(), format!("{why}"));
     ArchiveError::Damaged { object, why, before: None, without: None }

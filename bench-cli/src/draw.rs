@@ -1,4 +1,4 @@
-//! What is drawn: the seeded generator, the distributions, and the accounts of the transfer workloads.
+//! Everything drawn: the seeded generator, the distributions, and the accounts of the transfer workloads.
 //! `docs/workloads.md` lists the draws in order; a change that changes a golden root is a new version of a workload.
 //!
 //! Logarithms and powers come from the `libm` crate, in software, so that each machine draws the same.
@@ -80,7 +80,7 @@ impl Draws {
         usize::try_from(self.below(bound as u64)).expect("below a usize")
     }
 
-    /// Brings a list in random order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for at in (1..list.len()).rev() {
             let other = self.index(at + 1);

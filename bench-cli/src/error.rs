@@ -1,4 +1,4 @@
-//! What can go wrong in a benchmark, and the exit code of each.
+//! Errors of a benchmark, and the exit code of each.
 
 use std::path::Path;
 

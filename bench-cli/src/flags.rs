@@ -1,5 +1,5 @@
-//! The flags of all workloads, and what their values are. A value that makes no sense is refused here, before anything
-//! is made, with exit code 2 and one line that says what to change.
+//! The flags of all workloads, and their values. An invalid value is refused here, before anything is created, with
+//! exit code 2 and one line that says what to change.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -77,8 +77,8 @@ pub struct Flags {
     /// Empty the system's page cache between load and run (needs root)
     #[arg(long, global = true)]
     pub drop_caches: bool,
-    /// Where the databases live, a subfolder each (default: a temporary folder on a device, removed at the end). transfer, block
-    /// and soak reuse what is there and fits
+    /// Where the databases live, a subfolder each (default: a temporary folder on a device, removed at the end).
+    /// transfer, block and soak reuse what is there and fits
     #[arg(long, global = true)]
     pub dir: Option<PathBuf>,
     /// Loads again even if --dir already has the databases
@@ -99,7 +99,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Rounds, or so many where none are asked for.
+    /// Rounds, or this many where none are given.
     pub fn rounds(&self, without: u64) -> u64 {
         self.rounds.unwrap_or(without)
     }
@@ -231,7 +231,7 @@ pub enum Io {
     Blocking,
 }
 
-/// Refuses what is not a value of the flag.
+/// Refuses an invalid value of a flag.
 pub fn check(holds: bool, text: &str) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Usage(text.to_owned())) }
 }

@@ -12,18 +12,18 @@ use crate::job_context::{ChildMessage, JobContext, JobStage, line};
 use crate::work::{self, Workload};
 use crate::{machine, signals};
 
-/// What a child does.
+/// The job of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     pub work: Workload,
     pub flags: Flags,
     pub stage: JobStage,
     pub kind: EngineKind,
-    /// Its folder: empty, or with the database of a stage or a run before.
+    /// The child's folder: empty, or with the database of a stage or a run before.
     pub folder: PathBuf,
     /// True for the first engine, which decides for all.
     pub first: bool,
-    /// Numbers that it has decided, such as that of batches until memory is steady.
+    /// Numbers that the first engine has decided, such as that of batches until memory is steady.
     pub decided: BTreeMap<String, u64>,
 }
 

@@ -1,5 +1,6 @@
-//! A child process's side: what it says to its parent, a line of JSON each ([`ChildMessage`]), and what it is told. A workload is a function in the child that runs from its first line to its last. Where
-//! another engine may have its turn it asks for one ([`JobContext::turn`]), and waits.
+//! A child process's side: what it says to its parent, a line of JSON each ([`ChildMessage`]), and what it is told. A
+//! workload is a function in the child that runs from its first line to its last. Where another engine may have its
+//! turn it asks for one ([`JobContext::turn`]), and waits.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -18,31 +19,32 @@ use crate::signals;
 /// Version of the files beside a database.
 const VERSION: u64 = 2;
 
-/// A workload's parts that have processes of their own, so that memory and caches of one are not those of the next.
+/// The stages of a workload that have processes of their own, so that memory and caches of one are not those of the
+/// next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobStage {
     /// Loads a database, unless there is one that fits.
     Load,
     /// Measures.
     Run,
-    /// Reads back what is there.
+    /// Reads everything back.
     Check,
 }
 
-/// What a child says.
+/// A message of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ChildMessage {
-    /// How far it is; `of` is 0 where that is not known.
+    /// Progress; `of` is 0 where the total is unknown.
     Progress {
         done: u64,
         of: u64,
     },
-    /// It asks for a turn.
+    /// Asks for a turn.
     Turn,
     /// The first engine has decided a number.
     Decided(String, u64),
     Figure(Figure),
-    /// What must be the same with other engines.
+    /// A value that must be the same with other engines.
     Check(Check),
     Note(String),
     Setting(String, String),
@@ -50,7 +52,7 @@ pub enum ChildMessage {
     Series(Value),
     /// The commit of this block begins; this will be the root.
     Committing(u64, String),
-    /// It is acknowledged.
+    /// The commit is acknowledged.
     Committed(u64),
     Failed {
         code: u8,
@@ -59,25 +61,25 @@ pub enum ChildMessage {
     Done,
 }
 
-/// Something that engines must agree on.
+/// A value that engines must agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,
     pub value: String,
-    /// True for a root. Then only engines with the same kind of root have to agree.
+    /// True for a root, on which only engines with the same kind of root have to agree.
     pub is_root: bool,
 }
 
-/// What the parent tells a child that has asked for a turn.
+/// The parent's answer to a child that has asked for a turn.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ParentMessage {
     /// Run this many turns.
     Go(u64),
-    /// Come to an end: what was measured counts.
+    /// End: the figures so far count.
     Stop,
 }
 
-/// The child: its job, and its line to the parent.
+/// The child: its job, and its channel to the parent.
 pub struct JobContext {
     pub kind: EngineKind,
     pub flags: Flags,
@@ -86,14 +88,14 @@ pub struct JobContext {
     /// True for the first engine.
     pub first: bool,
     decided: BTreeMap<String, u64>,
-    /// Turns that are left before it has to ask.
+    /// Turns left before the child has to ask.
     turns: u64,
     stopped: bool,
     told: Instant,
 }
 
 impl JobContext {
-    /// A child that has been told nothing yet but what the first engine has `decided`.
+    /// A child without a message from its parent, except the numbers that the first engine has `decided`.
     pub fn new(
         (kind, stage, first): (EngineKind, JobStage, bool),
         flags: Flags,
@@ -104,7 +106,7 @@ impl JobContext {
         Self { kind, flags, stage, folder, first, decided, turns, stopped, told }
     }
 
-    /// Asks for a turn, unless some are left. False: it must come to an end.
+    /// Asks for a turn, unless some are left. False when the child must end.
     pub fn turn(&mut self) -> Result<bool> {
         if signals::is_stop_requested() || self.stopped {
             self.stopped = true;
@@ -146,7 +148,7 @@ impl JobContext {
         self.decided.get(name).copied()
     }
 
-    /// Decides a number for the engines that come after.
+    /// Decides a number for the following engines.
     pub fn decide(&mut self, name: &str, number: u64) -> Result<()> {
         self.decided.insert(name.to_owned(), number);
         self.say(&ChildMessage::Decided(name.to_owned(), number))
@@ -162,7 +164,7 @@ impl JobContext {
         written.map_err(|error| Error::Failed(format!("the parent is gone: {error}")))
     }
 
-    /// Says how far it is, ten times a second at most.
+    /// Reports progress, ten times a second at most.
     pub fn progress(&mut self, done: u64, of: u64) -> Result<()> {
         if self.told.elapsed() < Duration::from_millis(100) {
             return Ok(());
@@ -184,7 +186,7 @@ impl JobContext {
         self.say(&ChildMessage::Series(columns))
     }
 
-    /// Something that engines must agree on.
+    /// Reports a value that engines must agree on.
     pub fn check(&self, name: impl Into<String>, value: impl Into<String>) -> Result<()> {
         self.say(&ChildMessage::Check(Check {
             name: name.into(),
@@ -193,30 +195,30 @@ impl JobContext {
         }))
     }
 
-    /// A root; engines with the same commitment must have the same.
+    /// Reports a root; engines with the same commitment must have the same.
     pub fn check_root(&self, name: impl Into<String>, root: Option<&Root>) -> Result<()> {
         let Some(root) = root else { return Ok(()) };
         self.say(&ChildMessage::Check(Check { name: name.into(), value: hex(root), is_root: true }))
     }
 
-    /// The commit of a block begins.
+    /// Reports that the commit of a block begins.
     pub fn committing(&self, number: u64, root: &Root) -> Result<()> {
         self.say(&ChildMessage::Committing(number, hex(root)))
     }
 
-    /// It is acknowledged.
+    /// Reports that the commit is acknowledged.
     pub fn committed(&self, number: u64) -> Result<()> {
         self.say(&ChildMessage::Committed(number))
     }
 
-    /// Opens or creates the database of its folder, and says what it was opened with.
+    /// Opens or creates the database in the child's folder, and reports its settings.
     pub fn open(&self, keys: u64) -> Result<Box<dyn Engine>> {
         let engine = self.open_in(self.folder.clone(), keys)?;
         self.settings(&*engine)?;
         Ok(engine)
     }
 
-    /// Says what an engine was opened with.
+    /// Reports an engine's settings.
     pub fn settings(&self, engine: &dyn Engine) -> Result<()> {
         for (name, value) in engine.settings() {
             self.say(&ChildMessage::Setting(name.to_owned(), value))?;
@@ -236,20 +238,20 @@ impl JobContext {
         engine::open(kind, &setup)
     }
 
-    /// An empty folder below its own, which the caller removes by dropping it.
+    /// An empty folder below the child's, which the caller removes by dropping the value.
     pub fn scratch(&self) -> Result<tempfile::TempDir> {
         std::fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
         tempfile::tempdir_in(&self.folder).map_err(Error::file(&self.folder))
     }
 
-    /// A file beside its folder.
+    /// A file beside the child's folder.
     pub fn beside(&self, ending: &str) -> PathBuf {
         let mut name = self.folder.as_os_str().to_owned();
         name.push(ending);
         name.into()
     }
 
-    /// True when there is a loaded database that was made with these parameters. If not, its folder is empty.
+    /// True when there is a loaded database that was made with these parameters. If not, the child's folder is empty.
     pub fn find_loaded(&self, parameters: &Value) -> Result<bool> {
         let file = self.beside(".json");
         let text = match std::fs::read_to_string(&file) {

@@ -1,4 +1,4 @@
-//! The parent of [`recover`](crate::work::recover): kills the child that runs transfers, and looks at what is there.
+//! The parent of [`recover`](crate::work::recover): kills the child that runs transfers, and inspects the database.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub fn run(args: &RecoverArgs, flags: Flags) -> Result<()> {
     bench.report(measured)
 }
 
-/// A state: the batches that it has, and its root; zeros where there is none.
+/// A state: its number of batches, and its root; zeros where there is none.
 type BatchState = (u64, String);
 
 /// Kills, engine by engine.
@@ -75,8 +75,7 @@ fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Runs batches until the kill. Gives the state of the last batch that was acknowledged, and that of the one that was
-/// interrupted.
+/// Runs batches until the kill. Returns the state of the last acknowledged batch, and that of the interrupted one.
 fn run_until_killed(
     bench: &Bench,
     lead: usize,
@@ -121,7 +120,7 @@ fn run_until_killed(
     }
 }
 
-/// Opens and checks the database in a child; gives its state and how long the open took.
+/// Opens and checks the database in a child; returns its state and the time of the open.
 fn inspect(bench: &Bench, lead: usize) -> Result<(BatchState, Duration)> {
     let mut child = bench.start(lead, JobStage::Check)?;
     let (mut state, mut opened, mut done) = (None, None, false);

@@ -1,4 +1,4 @@
-//! What the operating system knows: counters of this process, a description of the machine, free space, the page cache.
+//! Facts of the operating system: counters of this process, a description of the machine, free space, the page cache.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What a commit that was acknowledged survives.
+/// What an acknowledged commit survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
@@ -28,19 +28,19 @@ impl fmt::Display for Level {
     }
 }
 
-/// What this process has used, as the kernel counts it.
+/// The resources that this process has used, as the kernel counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
-    /// Bytes that it made block devices read (`read_bytes` of /proc/self/io).
+    /// Bytes read from block devices (`read_bytes` of /proc/self/io).
     pub read: u64,
-    /// The same of writes.
+    /// Bytes written to block devices.
     pub written: u64,
     /// Processor time of all threads.
     pub processor: Duration,
 }
 
 impl ResourceUsage {
-    /// The counters now; zeros for what the kernel does not tell.
+    /// The present counters; zeros for those that the kernel does not report.
     pub fn now() -> Self {
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
         let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -172,12 +172,12 @@ fn is_memory(file_system: &str) -> bool {
     file_system.ends_with("tmpfs") || file_system.ends_with("ramfs")
 }
 
-/// What commits in a folder survive at most.
+/// The most that commits in a folder survive.
 pub fn most(folder: &Path) -> Level {
     if in_memory(folder).is_some() { Level::Nothing } else { Level::PowerCut }
 }
 
-/// What is to be said of results from a folder in memory.
+/// A note on results from a folder in memory.
 pub fn note(folder: &Path) -> Option<String> {
     in_memory(folder).map(|name| {
         format!(
@@ -209,7 +209,7 @@ pub fn free_memory() -> Option<u64> {
     Some(field(&text, "MemAvailable:") * 1024).filter(|&bytes| bytes > 0)
 }
 
-/// Empties the system's page cache, or tells why it could not.
+/// Empties the system's page cache, or returns why it could not.
 pub fn drop_caches() -> core::result::Result<(), String> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")

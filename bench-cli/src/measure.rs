@@ -1,4 +1,4 @@
-//! Figures: what was measured of an engine, with its spread.
+//! Figures: measurements of an engine, with their spread.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub fn ratio(count: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { float(count) / float(of) }
 }
 
-/// What a figure's numbers are.
+/// The unit of a figure's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -48,7 +48,7 @@ impl Unit {
         }
     }
 
-    /// As it stands behind a name.
+    /// The unit's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ms => "ms",
@@ -66,18 +66,18 @@ impl Unit {
 pub struct Figure {
     /// Which of the workload's cases, such as a batch size. Engines are compared within one.
     pub case: String,
-    /// What was measured.
+    /// The name of the measurement.
     pub name: String,
     pub unit: Unit,
-    /// The median of what was recorded.
+    /// The median of the samples.
     pub p50: f64,
-    /// Quartiles, which say how far the median can be trusted. Equal to it where there is one number.
+    /// Quartiles: the spread of the median. Equal to it where there is one sample.
     pub low: f64,
     pub high: f64,
     /// The tail of latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<Tail>,
-    /// How many numbers it is the median of.
+    /// Number of samples.
     pub samples: u64,
     /// True when the figure depends on when a commit is durable: engines of other durability have no ratio to it.
     #[serde(default)]
@@ -109,14 +109,14 @@ impl Figure {
         }
     }
 
-    /// It depends on when a commit is durable.
+    /// Marks the figure: it depends on when a commit is durable.
     pub fn committed(mut self) -> Self {
         self.commits = true;
         self
     }
 }
 
-/// Times of one thing that is done again and again.
+/// Times of a repeated operation.
 #[derive(Debug)]
 pub struct Times {
     histogram: Histogram<u64>,
@@ -135,12 +135,12 @@ impl Times {
         self.histogram.saturating_record(nanos.max(1));
     }
 
-    /// Adds those of another.
+    /// Adds the times of another.
     pub fn add(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("the same range");
     }
 
-    /// How many there are.
+    /// Number of times.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }

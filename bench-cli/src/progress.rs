@@ -1,4 +1,4 @@
-//! How far a command is, on standard error: a line that changes, where that is a terminal, else a line each ten seconds.
+//! The progress of a command, on standard error: a line that changes, on a terminal, else a line each ten seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ impl ProgressReporter {
         Self { quiet, terminal, last: Instant::now(), shown: false }
     }
 
-    /// Shows a text, or not yet. If that fails, there is nobody to see it.
+    /// Shows a text, if it is time. A failure is ignored.
     pub fn show(&mut self, text: &str) {
         if self.quiet {
         } else if self.terminal {
@@ -41,7 +41,7 @@ impl ProgressReporter {
         due
     }
 
-    /// Takes the line from the terminal.
+    /// Removes the line from the terminal.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,4 +1,4 @@
-//! What was measured: of one engine, and of a command.
+//! Results: of one engine, and of a command.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use crate::job_context::Check;
 use crate::machine::{Level, Machine};
 use crate::measure::Figure;
 
-/// What one engine has done.
+/// The results of one engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EngineRun {
-    /// Its name, which is that of the engine but for a second build's.
+    /// The engine's name, or that of a second build.
     pub backend: String,
     pub version: String,
-    /// What its commits survive.
+    /// What the engine's commits survive.
     pub survives: Level,
     pub settings: BTreeMap<String, String>,
     pub figures: Vec<Figure>,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub series: Value,
     pub notes: Vec<String>,
-    /// The last root that it has told.
+    /// The last root reported.
     pub root: Option<String>,
     #[serde(skip)]
     pub checks: Vec<Check>,
@@ -45,15 +45,15 @@ impl EngineRun {
     }
 }
 
-/// All that a command has measured: the JSON document.
+/// The results of a command: the JSON document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Document {
     pub schema: u32,
     pub workload: String,
-    /// The command line's flags that decide what was run.
+    /// The command line's flags that decide what is run.
     pub arguments: Vec<String>,
     pub version: String,
-    /// That the program was built of; `unknown` outside a checkout.
+    /// The commit that the program was built of; `unknown` outside a checkout.
     pub commit: String,
     pub date: String,
     pub machine: Machine,

@@ -1,4 +1,4 @@
-//! The parent: gives each engine a child process, lets them have their turns, and compares what they say.
+//! The parent: gives each engine a child process, grants them turns, and compares their messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -17,7 +17,7 @@ use crate::results::EngineRun;
 use crate::work::{self, Workload};
 use crate::{report, signals};
 
-/// An engine, and how its children are started.
+/// An engine, and the executable of its children.
 pub struct Backend {
     pub label: String,
     pub kind: EngineKind,
@@ -36,8 +36,8 @@ pub struct RunningChild {
 }
 
 impl RunningChild {
-    /// The next thing that the child says; none when it has closed its output. Lines that are none of ours, such as
-    /// those that an engine prints, go to standard error.
+    /// The child's next message; none when it has closed its output. Other lines, such as those that an engine prints,
+    /// go to standard error.
     pub fn next(&mut self) -> Option<ChildMessage> {
         loop {
             let line = match self.said.next()? {
@@ -55,11 +55,11 @@ impl RunningChild {
 
     /// Grants a turn, or ends it.
     fn tell(&mut self, told: &ParentMessage) {
-        // One that has failed has closed its input, and says why.
+        // A failed child has closed its input, and reports why.
         let _ = writeln!(self.told, "{}", serde_json::json!(told));
     }
 
-    /// Kills it with SIGKILL after some time, from another thread.
+    /// Kills the child with SIGKILL after some time, from another thread.
     pub fn kill_after(&self, time: core::time::Duration) -> std::thread::JoinHandle<()> {
         let id = signals::pid(&self.process);
         std::thread::spawn(move || {
@@ -71,7 +71,7 @@ impl RunningChild {
         })
     }
 
-    /// Waits until it has ended.
+    /// Waits until the child has ended.
     pub fn wait(&mut self) -> Result<std::process::ExitStatus> {
         self.reaped = true;
         signals::wait(&mut self.process)
@@ -81,7 +81,7 @@ impl RunningChild {
         Error::Failed(format!("{}: {why}", self.what))
     }
 
-    /// The error of a child that says that it has failed.
+    /// The error of a child that has reported its failure.
     pub fn failure(&self, code: u8, message: String) -> Error {
         match (signals::caught(), code) {
             (Some(signal), 128..) => Error::Interrupted(signal),
@@ -90,7 +90,7 @@ impl RunningChild {
         }
     }
 
-    /// The error of a child that has ended without a word.
+    /// The error of a child that has ended without a message.
     fn silent(&mut self) -> Error {
         let status = self.wait();
         match (signals::caught(), status) {
@@ -129,7 +129,7 @@ pub struct Bench {
     _temporary: Option<tempfile::TempDir>,
 }
 
-/// Whether a child has come to its end, or asks for another turn.
+/// The end of a child, or its request for another turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChildRequest {
     Turn,
@@ -159,7 +159,7 @@ pub fn check_files(flags: &Flags) -> Result<()> {
 }
 
 impl Bench {
-    /// Finds engines and their folders for a workload; refuses what does not fit.
+    /// Finds engines and their folders for a workload; refuses invalid combinations.
     pub fn new(work: Workload, mut flags: Flags) -> Result<(Self, work::WorkPlan)> {
         check_files(&flags)?;
         let plan = work::plan(&work, &flags)?;
@@ -293,8 +293,8 @@ impl Bench {
         Ok(())
     }
 
-    /// All children are alive and have their turns, in reversed order every second time, so that whatever disturbs the
-    /// machine disturbs all, and a steady drift favours nobody.
+    /// Grants turns to living children, in reversed order every second time, so that disturbances of the machine affect
+    /// all, and a steady drift favours none.
     fn in_turns(&mut self, step: u64) -> Result<()> {
         let mut alive = Vec::new();
         for lead in 0..self.leads.len() {
@@ -327,7 +327,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Takes what a child says until it asks for a turn or is done.
+    /// Takes a child's messages until it asks for a turn or ends.
     fn read_until_turn(&mut self, lead: usize, child: &mut RunningChild) -> Result<ChildRequest> {
         let heard = loop {
             let Some(said) = child.next() else { break Err(child.silent()) };
@@ -367,7 +367,7 @@ impl Bench {
         heard
     }
 
-    /// What must be the same is the same, and what was not compared is said.
+    /// Checks that equal values are equal, and reports those that were not compared.
     fn compare(&mut self) -> Result<()> {
         let mut known: BTreeMap<(bool, &str), (&str, &str)> = BTreeMap::new();
         let (mut compared, mut engines) = (0_u64, BTreeSet::new());

@@ -1,8 +1,8 @@
 //! Ctrl-C (SIGINT), SIGTERM and SIGHUP, and children that do not outlive their parent.
 //!
-//! The first signal asks for an end: a child that measures comes to its end and reports, any other is killed. The second
-//! ends the program at once: children are killed, temporary folders removed, and nothing is printed. Children have a
-//! process group of their own, so that a terminal's signal reaches the parent alone.
+//! The first signal asks for an end: a child that measures comes to its end and reports, any other is killed. The
+//! second ends the program at once: children are killed, temporary folders removed, and nothing is printed. Children
+//! have a process group of their own, so that a terminal's signal reaches the parent alone.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -114,7 +114,7 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
     Ok(child)
 }
 
-/// A child measures, and stops when asked to; or it does not.
+/// Notes whether a child measures, and so stops when asked to.
 pub fn stops(child: &Child, stops: bool) {
     let id = pid(child);
     for one in state().children.iter_mut().filter(|one| Some(one.0) == id) {
@@ -143,7 +143,7 @@ pub fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// In a child: signals are only noted, and it ends when its parent does.
+/// In a child: only notes signals, and ends with the parent.
 pub fn note_in_child() -> Result<()> {
     let asked = ASKED.get_or_init(Arc::default);
     for signal in SIGNALS {
@@ -152,7 +152,7 @@ pub fn note_in_child() -> Result<()> {
     end_with_parent()
 }
 
-/// Dies when the process does that has started this one.
+/// Ends this process with the one that has started it.
 fn end_with_parent() -> Result<()> {
     let parent = std::env::var(PARENT).ok().and_then(|text| text.parse().ok());
     let Some(parent) = parent.and_then(Pid::from_raw) else {

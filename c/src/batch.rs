@@ -1,4 +1,4 @@
-//! Batches: what a block does with its keys, step by step.
+//! Batches: the operations of a block on its keys, step by step.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Batch {
     prefixes: Vec<Access>,
 }
 
-/// What was done with a key.
+/// The operations on a key.
 #[derive(Default)]
 struct Steps {
     read: bool,
@@ -34,7 +34,7 @@ enum Write {
 }
 
 impl Batch {
-    /// The accesses; values that are longer than some bytes are shared, so the batch stays as it is for little.
+    /// The accesses; long values are shared, so that the batch can stay as it is cheaply.
     pub(crate) fn accesses(&self) -> Vec<Access> {
         let of_keys = self.keys.iter().map(|(&(namespace, key), Steps { read, write })| {
             let access = match (read, write) {

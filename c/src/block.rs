@@ -1,4 +1,4 @@
-//! Blocks and overlays: what a finish made, and what becomes of it.
+//! Blocks and overlays: the results of a finish.
 
 use pleach::{Block, Key, Overlay, Witness};
 
@@ -12,7 +12,7 @@ pub type PleachBlock = Handle<Made>;
 /// An overlay: a block that is kept in memory as a state for further sessions.
 pub type PleachOverlay = Handle<Overlay>;
 
-/// A block and its witnesses that nobody took.
+/// A block with its witnesses that were not taken.
 pub struct Made {
     block: Block,
     witnesses: Vec<(u8, Witness)>,
@@ -52,8 +52,8 @@ pub extern "C" fn pleach_block_previous_root(
     ask((block, "block"), (root, "root"), |made| root_of(made.block.prev_roots(), namespace))
 }
 
-/// Takes the block's witness of a namespace, once, for `pleach_verify_witness`: no bytes where there is none, because it
-/// was taken, the session makes none, the namespace is plain, or the batch has no access in it.
+/// Takes the block's witness of a namespace, once, for `pleach_verify_witness`: no bytes where there is none, because
+/// it was taken, the session makes none, the namespace is plain, or the batch has no access in it.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_block_witness(
     block: Option<&PleachBlock>,
@@ -71,10 +71,10 @@ pub extern "C" fn pleach_block_witness(
     })
 }
 
-/// Commits the block, with the overlays below it, and gives the number of the commit. The block is spent; after an error
-/// it is as it was. Errors: 501, other commits came first: make the block again; 105, the device is full: free space and
-/// call again; 601 and 602 after a failed write or sync; 603, the database is closed; 416, it is read-only. Of all errors
-/// only those with the outcome `PLEACH_UNKNOWN` may have committed.
+/// Commits the block, with the overlays below it, and gives the number of the commit. The block is spent; after an
+/// error it is as it was. Errors: 501, other commits came first: make the block again; 105, the device is full: free
+/// space and call again; 601 and 602 after a failed write or sync; 603, the database is closed; 416, it is read-only.
+/// Of all errors only those with the outcome `PLEACH_UNKNOWN` may have committed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_block_commit(block: Option<&PleachBlock>, number: Out<u64>) -> Failed {
     guard(|| {
@@ -89,8 +89,8 @@ pub extern "C" fn pleach_block_commit(block: Option<&PleachBlock>, number: Out<u
     })
 }
 
-/// Keeps the block in memory, as a state that sessions read and that can be committed later. The block is spent: take its
-/// witness before.
+/// Keeps the block in memory, as a state that sessions read and that can be committed later. The block is spent: take
+/// its witness before.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_block_into_overlay(
     block: Option<&PleachBlock>,
@@ -120,8 +120,8 @@ pub extern "C" fn pleach_overlay_root(
     ask((overlay, "overlay"), (root, "root"), |overlay| root_of(overlay.roots(), namespace))
 }
 
-/// Commits the overlay and those below it as one commit, and gives its number; of one that is committed it gives the number
-/// again. What stands on it stays valid. Errors as of `pleach_block_commit`; the overlay is never spent.
+/// Commits the overlay and those below it as one commit, and gives its number; of one that is committed it gives the
+/// number again. What stands on it stays valid. Errors as of `pleach_block_commit`; the overlay is never spent.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_overlay_commit(
     overlay: Option<&PleachOverlay>,

@@ -19,7 +19,7 @@ pub struct PleachBytes {
     pub owner: *mut Owner,
 }
 
-/// Who has the memory of bytes.
+/// The owner of the memory of bytes.
 pub enum Owner {
     /// A value, which may lie in here or be shared.
     Value(Value),
@@ -30,7 +30,7 @@ pub enum Owner {
 }
 
 impl PleachBytes {
-    /// The owner is where it stays before anything points into it.
+    /// The owner is at its final address before a pointer into it is made.
     pub(crate) fn new(owner: Option<Owner>) -> Self {
         let Some(owner) = owner.map(|owner| Box::into_raw(Box::new(owner))) else {
             return Self { data: ptr::null(), len: 0, owner: ptr::null_mut() };

@@ -24,15 +24,15 @@ pub struct PleachPair {
     pub value_len: usize,
 }
 
-/// An iterator that is asked anew only where the direction changes.
+/// An iterator that is created again only where the direction changes.
 pub struct Cursor {
     iter: Iter,
     first: Key,
     last: Key,
-    /// Where the pairs end that are before this place, and where those begin that are behind it.
+    /// The bound of the pairs before this place, and that of the pairs behind it.
     before: Bound<Key>,
     behind: Bound<Key>,
-    /// The direction in which the iterator stands at this place; none where it has to be sent there.
+    /// The direction of the iterator at this place; none where it has to be created.
     forward: Option<bool>,
     pair: Option<(Key, Value)>,
 }
@@ -91,8 +91,8 @@ pub extern "C" fn pleach_cursor_range(
     ask((session, "session"), (cursor, "cursor"), |session| new(session, namespace, (first, last)))
 }
 
-/// A cursor over the keys that begin with these bytes, at most 32. It stands before the first pair. Errors: 410, there is
-/// no such namespace.
+/// A cursor over the keys that begin with these bytes, at most 32. It stands before the first pair. Errors: 410, there
+/// is no such namespace.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pleach_cursor_prefix(
     session: Option<&PleachSession>,
@@ -119,8 +119,8 @@ pub extern "C" fn pleach_cursor_free(cursor: Option<Box<PleachCursor>>) {
     Handle::free(cursor);
 }
 
-/// Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key outside
-/// of the range goes to its nearer end. Nothing is read yet.
+/// Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key
+/// outside of the range goes to its nearer end. Nothing is read yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_cursor_seek(cursor: Option<&PleachCursor>, key: Option<&Key>) -> Failed {
     guard(|| {
@@ -132,8 +132,8 @@ pub extern "C" fn pleach_cursor_seek(cursor: Option<&PleachCursor>, key: Option<
     })
 }
 
-/// Goes to the next pair and gives it; behind the last one the cursor is at the end, and a `pleach_cursor_previous` gives
-/// the last one again. Errors are those of a read, and leave the cursor where it is.
+/// Goes to the next pair and gives it; behind the last one the cursor is at the end, and a `pleach_cursor_previous`
+/// gives the last one again. Errors are those of a read, and leave the cursor where it is.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_cursor_next(
     cursor: Option<&PleachCursor>,
@@ -142,8 +142,8 @@ pub extern "C" fn pleach_cursor_next(
     step(cursor, true, pair)
 }
 
-/// Goes to the pair before and gives it; before the first one the cursor is at the beginning, and a `pleach_cursor_next`
-/// gives the first one again. Errors are those of a read, and leave the cursor where it is.
+/// Goes to the pair before and gives it; before the first one the cursor is at the beginning, and a
+/// `pleach_cursor_next` gives the first one again. Errors are those of a read, and leave the cursor where it is.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_cursor_previous(
     cursor: Option<&PleachCursor>,

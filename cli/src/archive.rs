@@ -1,4 +1,4 @@
-//! Backups to an archive, and what is made of them: restores and followers.
+//! Backups to an archive, restores and followers.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -20,7 +20,7 @@ use crate::database::open_reading;
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, bar};
 
-/// Tells a bar how far a transfer is.
+/// Reports the progress of a transfer to a bar.
 fn telling(bar: &ProgressBar) -> Progress {
     let bar = bar.clone();
     Arc::new(move |transfer: Transfer<'_>| {
@@ -61,7 +61,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
 /// Refuses an archive that would lie in the database's folder.
 fn check_outside(folder: &Path, to: &OsStr) -> Result<()> {
     let archive = Archive::folder_of(to)?.and_then(|archive| std::path::absolute(archive).ok());
-    // What is there of it: the rest will be made.
+    // The existing part of the path: the rest will be made.
     let there = archive.iter().flat_map(|archive| archive.ancestors());
     let there = there.into_iter().find_map(|folder| folder.canonicalize().ok());
     match (there, folder.canonicalize()) {
@@ -113,7 +113,7 @@ fn names(pieces: &[Piece]) -> Vec<String> {
     pieces.iter().map(|piece| piece.name()).collect()
 }
 
-/// How a restored database is opened.
+/// The options of a restored database.
 pub(crate) fn restoring(
     memory_mib: u64,
     history: Option<u64>,
@@ -153,7 +153,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     ))
 }
 
-/// What can be restored, and, where that is asked for, what is wrong with the objects.
+/// Lists what can be restored, and, on request, the damaged objects.
 fn list(archive: &Archive, check: bool, json: bool) -> Result<()> {
     let bar = bar("check");
     let found = if check {

@@ -233,7 +233,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
             Box::new(bar.wrap_read(file))
         }
     };
-    // Before a folder is made: what is no stream leaves nothing behind.
+    // Before a folder is made: input that is no stream leaves nothing behind.
     let from = StreamReader::new(BufReader::with_capacity(1 << 20, from))
         .map_err(|error| CliError::engine(&args.folder)(error))?;
     // The pairs must lead to the root in the head.
@@ -274,7 +274,7 @@ fn print_import(report: &ImportReport, json: bool) -> Result<()> {
     })
 }
 
-/// Reads with one thread and loads with another: what `export` and `import` do, without a file between them.
+/// Reads with one thread and loads with another: `export` and `import` without a file between them.
 pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
     let stat = pleach_ops::stat(folder).map_err(CliError::engine(folder))?;
@@ -314,7 +314,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
         .map_err(|_| CliError::new(ErrorKind::System, "the thread that reads has panicked"))?;
     match (exported, imported) {
         (Ok(_), Ok(report)) => print_import(&report, args.folder.json),
-        // Where both fail one has ended because of the other: who could not write to the pipe was not the first.
+        // Where both fail one has ended because of the other: a failed write to the pipe was not the first error.
         (Err(error), Err(_)) if error.kind != ErrorKind::System => Err(error),
         (_, Err(error)) | (Err(error), Ok(_)) => Err(error),
     }

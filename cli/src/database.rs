@@ -15,7 +15,7 @@ pub(crate) fn open_reading(folder: &Path) -> Result<Db> {
     Db::open(options).map_err(CliError::engine(folder))
 }
 
-/// The same, and gives what `read` gets from the database.
+/// The same, and returns the result of `read`.
 pub(crate) fn reading<T, E: Into<pleach_ops::Error>>(
     folder: &Path,
     read: impl FnOnce(&Db) -> core::result::Result<T, E>,

@@ -1,4 +1,4 @@
-//! What can go wrong, and the exit code of each kind.
+//! Errors, and the exit code of each kind.
 
 use std::path::Path;
 
@@ -26,9 +26,9 @@ pub(crate) struct CliError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ErrorKind {
-    /// Something was found that should not be so; the database opens.
+    /// Findings; the database opens.
     Findings = 1,
-    /// The arguments do not fit, or what they name.
+    /// The arguments, or what they name, are invalid.
     Usage = 2,
     /// Another process has the database open.
     InUse = 3,
@@ -46,7 +46,7 @@ impl ErrorKind {
         self as u8
     }
 
-    /// Its name in JSON.
+    /// The kind's name in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Findings => "findings",
@@ -64,7 +64,7 @@ impl CliError {
         Self { kind, text: text.into(), code: None, is_after_document: false }
     }
 
-    /// A document was printed before.
+    /// Marks that a document was printed before.
     pub(crate) fn after_document(self) -> Self {
         Self { is_after_document: true, ..self }
     }
@@ -189,7 +189,7 @@ fn kind_of_db(error: &pleach::Error) -> ErrorKind {
         E::Io(_) | E::Full(_) | E::Overtaken { .. } | E::Poisoned(_) | E::InDoubt(_) => {
             ErrorKind::System
         }
-        // What was given to compare with: an archive, or its commit.
+        // The argument to compare with: an archive, or its commit.
         E::Corrupt(Contradiction::OtherState { .. } | Contradiction::Restored { .. }) => {
             ErrorKind::Usage
         }

@@ -1,4 +1,4 @@
-//! Commands that write nothing to the folder, and look at it beside whoever writes it.
+//! Commands that write nothing to the folder, and read it beside a writing process.
 
 use std::io::Write;
 use std::time::SystemTime;
@@ -107,7 +107,7 @@ pub(crate) fn namespaces(args: &FolderArgs) -> Result<()> {
 
 /// A commit of the history, and when it was made, where that is known.
 fn commit(db: &Db, number: u64) -> pleach::Result<(Commit, Option<SystemTime>)> {
-    // What is kept of the oldest is the state alone.
+    // Of the oldest commit only the state is kept.
     let is_oldest = number == *db.history().start();
     let time = if is_oldest { None } else { db.committed_at(number)? };
     Ok((db.commit_at(number)?, time))
@@ -116,7 +116,7 @@ fn commit(db: &Db, number: u64) -> pleach::Result<(Commit, Option<SystemTime>)> 
 pub(crate) fn history(HistoryArgs { folder: args, last }: &HistoryArgs) -> Result<()> {
     let folder = args.folder.path()?;
     let db = open_reading(folder)?;
-    // Where some are lost, that shows when the oldest is asked for.
+    // Lost commits show when the oldest is requested.
     match db.commit_at(*db.history().start()) {
         Ok(_) | Err(Error::HistoryLost { .. }) => {}
         Err(error) => return Err(CliError::engine(folder)(error)),
@@ -167,7 +167,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     let checked = pleach_ops::check(path, options);
     bar.finish_and_clear();
     let report = match checked {
-        // What can be checked beside the process that writes.
+        // The part of the check that is possible beside the writing process.
         Err(pleach::Error::Io(pleach::errors::IoError::Locked { .. })) => {
             return scrub_folder(path, 0, args.root, args.folder.json);
         }
@@ -239,7 +239,7 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
         },
         "findings": findings.collect::<Value>(),
         "notes": report.notes,
-        // What does not open has none that could be believed.
+        // A database that does not open has no commit to trust.
         "commit": opens.then_some(report.commit),
         "root": opens.then(|| report.root.to_string()),
         "pages": report.pages,
@@ -289,7 +289,7 @@ pub(crate) fn explain(ExplainArgs { key: args, history }: &ExplainArgs) -> Resul
     output::print(&format!("{told}\n"))
 }
 
-/// Prints pairs as they come; gives what came of writing them.
+/// Prints pairs as they are read; returns the result of writing them.
 fn print_pairs(
     db: &Db,
     args: &DumpArgs,

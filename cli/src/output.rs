@@ -50,7 +50,7 @@ pub(crate) fn report(error: &CliError) -> ExitCode {
     ExitCode::from(error.kind.code())
 }
 
-/// 32 bytes and others in hexadecimal.
+/// Bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use core::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
@@ -66,13 +66,13 @@ pub(crate) fn roots(roots: &Roots) -> Value {
     roots.iter().map(one).collect()
 }
 
-/// How far something has come, on standard error: where that is a terminal a bar with the time that is left, after a second;
-/// else a line each ten seconds. It is at its end with the last key ([`part_of`]), unless it is given another length.
+/// Progress on standard error: on a terminal a bar with the remaining time, after a second; else a line each ten
+/// seconds. It ends with the last key ([`part_of`]), unless it is given another length.
 pub(crate) fn bar(what: &'static str) -> ProgressBar {
     show(what, Some(1 << 16), "{msg} {wide_bar} {percent} %, {eta} left")
 }
 
-/// The same where nobody knows how long it takes.
+/// The same where the total is unknown.
 pub(crate) fn waiting(what: &'static str) -> ProgressBar {
     show(what, None, "{msg}, {elapsed}")
 }
@@ -94,7 +94,7 @@ fn show(what: &'static str, length: Option<u64>, style: &str) -> ProgressBar {
     bar
 }
 
-/// Says each time that `each` is over how far a bar has come, unless it is where it was.
+/// Reports the progress of a bar at each interval `each`, unless there was none.
 fn tell(bar: &ProgressBar, each: Duration, to: impl Fn(String) + Send + 'static) {
     let (bar, mut before) = (bar.downgrade(), String::new());
     std::thread::spawn(move || {
@@ -114,7 +114,7 @@ fn tell(bar: &ProgressBar, each: Duration, to: impl Fn(String) + Send + 'static)
     });
 }
 
-/// Tells a bar how much is done, and how much there is.
+/// Reports to a bar how much is done, and how much there is.
 pub(crate) fn counting(bar: &ProgressBar) -> Progress {
     let bar = bar.clone();
     Arc::new(move |done, all| {
@@ -123,7 +123,7 @@ pub(crate) fn counting(bar: &ProgressBar) -> Progress {
     })
 }
 
-/// How far a key is in the order of all keys, of 65,536 parts.
+/// The position of a key in the order of all keys, of 65,536 parts.
 pub(crate) fn part_of(key: &pleach::Key) -> u64 {
     u64::from(u16::from_be_bytes([key[0], key[1]]))
 }

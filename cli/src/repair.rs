@@ -17,7 +17,7 @@ use crate::database::reading;
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, bar, counting, waiting};
 
-/// Reads and checks what a database has, and says what was found. `wanted` is the root that namespace 0 must have.
+/// Reads and checks a database, and prints the findings. `wanted` is the root that namespace 0 must have.
 pub(crate) fn scrub_folder(
     folder: &Path,
     bytes_per_second: u64,
@@ -162,11 +162,11 @@ fn numbers(lost: &LostCommits) -> Value {
     lost.numbers.clone().take(1 << 20).collect()
 }
 
-/// A database of what an archive has, and of the commits that the damaged log has after that.
+/// Makes a database from an archive and from the later commits of the damaged log.
 fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) -> Result<()> {
     check_new(to)?;
     let archive = Archive::open(archive)?;
-    // Where neither superblocks nor log tell its id, there are no commits to be made again.
+    // Where neither superblocks nor log have its id, no commits can be made again.
     let of = archive.list()?.database();
     if let (Some(archived), Ok(database)) = (of, pleach_ops::id(folder))
         && archived != database
@@ -246,7 +246,7 @@ fn rolled_forward(
     Ok((at, report))
 }
 
-/// An export stream of what is whole.
+/// Writes an export stream of the readable part.
 fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
     let waiting = waiting("salvage");
     let report =

@@ -1,4 +1,4 @@
-//! `top`: what a database does, a line at a time, beside the process that writes it.
+//! `top`: the activity of a database, a line at a time, beside the writing process.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ struct StatusLine {
     commit: u64,
     /// Commits a second since the line before.
     commits_per_second: f64,
-    /// How many commits before the newest one can be read.
+    /// Commits before the newest one that can be read.
     history: u64,
     pending_entries: u64,
     pending_bytes: u64,

@@ -167,7 +167,7 @@ fn keys_namespaces_and_commits_are_shown() {
     let numbers: Vec<_> = commits.iter().map(|one| one["number"].as_u64()).collect();
     assert_eq!(numbers, (0..=5).map(Some).collect::<Vec<_>>());
     assert_eq!(commits[5]["root"], root);
-    // It was closed: all are in runs, which say when they were made. What is kept of the oldest is its state.
+    // The database was closed: all commits are in runs, which have their times. Of the oldest only the state is kept.
     let known = |commit: &Value| commit["time"].as_u64().is_some_and(|time| time > 1_700_000_000);
     assert!(commits[0]["time"].is_null() && commits[1..].iter().all(known), "{commits:?}");
     let lines = told(&["history", at]);
@@ -260,8 +260,8 @@ fn databases_of_other_hashers_are_served_or_refused_with_a_cure() {
     assert!(!Path::new(&place("new")).exists(), "nothing was begun");
 }
 
-/// Flags that there are not, numbers that are none, archives that are none: the refusals named a wrong cause, or advised a cure
-/// that was none.
+/// Flags that there are not, numbers that are none, archives that are none: the refusals named a wrong cause, or
+/// advised a cure that was none.
 #[test]
 fn refusals_say_what_there_is_instead() {
     let (db, _) = database();
@@ -373,7 +373,8 @@ fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
     assert!(line.contains("is a file"), "{line}");
 }
 
-/// Backups beside the process that writes: the first has all, the next ones what has changed; each can be restored and followed.
+/// Backups beside the process that writes: the first has all, the next ones what has changed; each can be restored and
+/// followed.
 #[test]
 fn backups_of_a_running_database_are_restored_and_followed() {
     let (db, _) = database();
@@ -460,7 +461,8 @@ fn backups_of_a_running_database_are_restored_and_followed() {
     assert!(line.contains("is damaged"), "{line}");
 }
 
-/// Beside the process that writes a scrub and a check find what is bad; a repair has it from the archive, or says what is lost.
+/// Beside the process that writes a scrub and a check find what is bad; a repair has it from the archive, or says what
+/// is lost.
 #[test]
 fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     let (db, _) = database();
@@ -472,7 +474,7 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     told(&["backup", at, "--to", &archive]);
     commit(&running, vec![put(3, 7), put(4, 6000)]);
     running.drain(0).expect("in pages");
-    // The record that says where they are may still be queued: other processes would see the page that was given up.
+    // The record of the move may still be queued: other processes would see the replaced page.
     running.pause_background();
     running.sync().expect("in the log");
     let root = running.root().to_string();
@@ -503,7 +505,8 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     let line = refusal(3, &["repair", at]);
     assert!(line.contains("in use by process"), "{line}");
     running.close().expect("closed");
-    // The process may have written it anew, from its cache: else it is as bad as it was, and where the key lies cannot be told.
+    // The process may have written it anew, from its cache: else it is as bad as it was, and where the key lies cannot
+    // be told.
     let is_bad = pleach(&["explain", at, &hex(&key(3))]).status.code() == Some(5);
     let page = if is_bad { page } else { spoil() };
     let line = refusal(1, &["repair", at]);
@@ -554,8 +557,8 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     told(&["check", at]);
 }
 
-/// The commits of a log whose superblocks are lost were left out without a word: a restored database has another id. Nor is a log that is gone a
-/// log without commits.
+/// The commits of a log whose superblocks are lost were left out without a word: a restored database has another id.
+/// Nor is a log that is gone a log without commits.
 #[test]
 fn a_repair_from_an_archive_makes_the_commits_of_the_log_again_without_superblocks() {
     let (db, _) = database();
@@ -781,7 +784,7 @@ fn errors_of_arguments_are_json_too() {
     }
 }
 
-/// They named functions of the library, which an operator does not have.
+/// Errors named functions of the library, which an operator does not have.
 #[test]
 fn errors_name_commands_and_options() {
     let (db, _) = database();

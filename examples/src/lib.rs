@@ -1,5 +1,5 @@
-//! What the example nodes share: accounts with balances, and transfers between them; the state of an EVM ([`evm`]), and its old
-//! blocks by JSON-RPC ([`rpc`]).
+//! Shared by the example nodes: accounts with balances, and transfers between them; the state of an EVM ([`evm`]), and
+//! its old blocks by JSON-RPC ([`rpc`]).
 
 use pleach::{Hasher, Key, Namespace, Value};
 
@@ -12,11 +12,11 @@ pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = core::result:
 /// A transfer of tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
-    /// Who pays.
+    /// The payer.
     pub from: u64,
-    /// Who is paid.
+    /// The receiver.
     pub to: u64,
-    /// How much.
+    /// The amount.
     pub amount: u64,
 }
 

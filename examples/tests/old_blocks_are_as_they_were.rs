@@ -1,5 +1,5 @@
-//! A node that serves old blocks says of each what a model says of it: revm's own state in memory, written down after each block.
-//! What it proves leads to the root that the block had when it was committed.
+//! A node that serves old blocks says of each what a model says of it: revm's own state in memory, written down after
+//! each block. What it proves leads to the root that the block had when it was committed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -31,7 +31,7 @@ const USERS: u64 = 100;
 /// Blocks before the newest one that are kept.
 const HISTORY: u64 = 250;
 
-/// What was so, by block: only what a block has changed.
+/// The values by block: only the changes of each block.
 #[derive(Default)]
 struct Model {
     roots: Vec<Node>,

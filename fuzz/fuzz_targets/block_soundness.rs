@@ -17,7 +17,7 @@ fn roots_of(tries: &Tries) -> NamespaceRoots {
     tries.iter().map(|(ns, trie)| (*ns, trie.root(Hasher::BLAKE3))).collect()
 }
 
-/// What each namespace is after a block, and its operations where it was looked into.
+/// The state of each namespace after a block, and its operations where it was accessed.
 type Done = BTreeMap<u8, (Option<NaiveTrie>, Option<Vec<Op>>)>;
 
 fn encode(before: &Tries, done: &Done) -> Option<Vec<u8>> {

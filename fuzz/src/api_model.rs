@@ -1,7 +1,7 @@
-//! The embedding API beside a model: namespaces that come and go, sessions, blocks and overlays over several of
-//! them, rollbacks, loads, closes and opens with other options, in any order, on a simulated disk without faults.
-//! After each operation roots, number, blob and values are the model's, a map for each namespace and commit; at the
-//! end so are the files, which the checker finds clean.
+//! The embedding API against a model: namespaces added and dropped, sessions, blocks and overlays over several of them,
+//! rollbacks, loads, closes and opens with other options, in any order, on a simulated disk without faults. After each
+//! operation roots, number, blob and values are the model's, a map for each namespace and commit; at the end so are the
+//! files, in which the checker finds nothing.
 //!
 //! Input: a byte for the kind of keys, two of options, one of the executor's seed, then operations.
 
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
     world.end(&mut draw);
 }
 
-/// What a session, block or overlay stands on.
+/// The state that a session, block or overlay is based on.
 #[derive(Clone)]
 struct Base {
     over: Option<Rc<Layer>>,
@@ -55,7 +55,7 @@ struct Layer {
     taken: Cell<Option<(u64, bool)>>,
 }
 
-/// What would be committed together.
+/// The overlays that would be committed together.
 struct Chain {
     /// The overlays that no commit has, newest first.
     layers: Vec<Rc<Layer>>,
@@ -283,8 +283,8 @@ impl World {
         self.next(number);
     }
 
-    /// The tip is the model's; a key of the tip, and of a session that has been held for a while,
-    /// has the value that it had.
+    /// The tip is the model's; a key of the tip, and of a session that has been held for a while, has the model's
+    /// value.
     fn compare(&self, draw: &mut Draw<'_>) {
         self.tip.assert_tip_of(self.db(), self.number);
         assert_eq!(self.db().blob(), self.blob);
@@ -444,7 +444,7 @@ impl World {
         state.assert_reads_many(session, &keys);
     }
 
-    /// Calls that are refused leave nothing behind.
+    /// Refused calls change nothing.
     fn refused(&self, draw: &mut Draw<'_>) {
         let key = draw.key();
         let access = Access::write(key, Some(draw.value()));
@@ -487,7 +487,7 @@ impl World {
             Err(Error::Namespace(none)) => {
                 assert!(none == namespace && !self.tip.has(namespace), "{none} exists");
             }
-            // What was deleted may have pages still, and be pending, though it never was there.
+            // A deleted key may still have a page or a buffered delete, even if it was never put.
             Err(Error::NotEmpty(_)) => assert!(self.written.contains(&namespace), "never written"),
             Err(Error::InUse(_)) => assert!(is_used, "nothing is open"),
             Err(Error::RepeatedKey(key)) => {
@@ -566,7 +566,7 @@ impl World {
         (self.db, self.runtime) = (Some(db), runtime);
     }
 
-    /// Everything that was kept is right still; the files are, too, and an open of them.
+    /// Everything kept is still right; so are the files, and an open of them.
     fn end(mut self, draw: &mut Draw<'_>) {
         for held in &self.sessions {
             held.state.assert_read_by(&held.session);

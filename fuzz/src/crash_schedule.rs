@@ -1,6 +1,6 @@
-//! A few commits over namespaces that come and go, a power cut somewhere among them, an open, and on, up to three times over: what
-//! is found is a commit between the last one acknowledged and the last one begun, with its root,
-//! values and files. Some cuts fall into the recovery from the one before.
+//! A few commits over namespaces that come and go, a power cut somewhere among them, an open, and on, up to three times
+//! over: what is found is a commit between the last one acknowledged and the last one begun, with its root, values and
+//! files. Some cuts fall into the recovery from the one before.
 //!
 //! Input: a byte for the kind of keys, two of options, one each of durability and seed; then rounds,
 //! each of steps and of where the power is cut and what it leaves.
@@ -43,8 +43,8 @@ fn is_of_the_logs_end(found: &Finding) -> bool {
     found.severity == Severity::Survived && found.what.starts_with("the log ends torn at")
 }
 
-/// Noise that a cut has left in the log: an open cuts it off, and as long as no commit writes over it the next one, which
-/// cannot know it from a torn record, does so again.
+/// Noise that a cut has left in the log: an open cuts it off, and as long as no commit writes over it the next one,
+/// which cannot know it from a torn record, does so again.
 fn is_of_noise(found: &Finding) -> bool {
     is_of_the_logs_end(found) && found.what.contains("no record there can be recognised")
 }
@@ -131,7 +131,7 @@ impl CrashWorld {
         &self.db.as_ref().expect("open").1
     }
 
-    /// Opens, or creates, and looks at everything.
+    /// Opens, or creates, and checks everything.
     fn open(&mut self, draw: &mut Draw<'_>, round: u64) {
         let seed = u64::from(draw.input.u8()) << 8 | round;
         let begun = self.disk.trace().len();
@@ -315,7 +315,7 @@ impl CrashWorld {
         (self.least, self.most) = (report.commit, report.commit);
     }
 
-    /// Work goes on, and the files are right in the end.
+    /// Work continues, and the files are right in the end.
     fn end(mut self, draw: &mut Draw<'_>) {
         for _ in 0..2 {
             self.commit(draw);
@@ -329,7 +329,7 @@ impl CrashWorld {
     }
 }
 
-/// What a cut leaves of what was pending.
+/// The fate of the writes that were pending at a cut.
 fn mode(draw: &mut Draw<'_>, point: &CrashPoint) -> CrashMode {
     let choice = draw.input.u8();
     let one = usize::from(draw.input.u8()) % point.pending().max(1);

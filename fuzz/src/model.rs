@@ -232,7 +232,7 @@ impl State {
         state
     }
 
-    /// A key has the value that it has here, in all namespaces.
+    /// Checks that a key has its value in all namespaces.
     pub fn assert_reads(&self, session: &Session, key: &Key, what: &str) {
         for (number, trie) in &self.tries {
             let namespace = session.namespace(*number).expect("it exists");
@@ -241,7 +241,7 @@ impl State {
         }
     }
 
-    /// The same for several at once.
+    /// The same for several keys at once.
     pub fn assert_reads_many(&self, session: &Session, keys: &[Key]) {
         for (number, trie) in &self.tries {
             let namespace = session.namespace(*number).expect("it exists");

@@ -69,8 +69,8 @@ fn setup(history: u64) -> Setup {
     }
 }
 
-/// Builds a folder with values of all kinds, pages and pending changes. By bits of `kind`: loaded or not, closed or
-/// not, with namespaces that came and went and a history, or with neither.
+/// Builds a folder with values of all kinds, pages and buffered changes. By bits of `kind`: loaded or not, closed or
+/// not, with namespaces added and dropped and a history, or with neither.
 fn build(kind: u8) -> Folder {
     let has_namespaces = kind & 4 != 0;
     let setup = setup(if has_namespaces { 3 } else { 0 });
@@ -108,7 +108,7 @@ fn build(kind: u8) -> Folder {
         }
         runtime.step_some(3);
         if has_namespaces && round == 3 {
-            // What is dropped goes on being given up after a restart.
+            // A dropped namespace is reclaimed further after a restart.
             (db, runtime) = {
                 drop((db, runtime));
                 setup.open(&disk, 2).expect("opens again")
@@ -146,7 +146,7 @@ fn come_and_go(db: &Db, round: usize, states: &mut Vec<State>) {
 /// One file, changed.
 struct Changed {
     name: String,
-    /// What it is called now; `None`: it is gone.
+    /// The file's new name; `None`: it is removed.
     renamed: Option<String>,
     bytes: Vec<u8>,
     unreadable: Option<u64>,
@@ -258,7 +258,7 @@ fn sign_record(bytes: &mut [u8]) {
     }
 }
 
-/// What the changed folder is to be compared with.
+/// The states that the changed folder is compared with.
 struct Claims<'a> {
     states: &'a [State],
     /// Only a change of the log or of a superblock may cost commits.
@@ -300,7 +300,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// The tools that only look; true when they find a whole database.
+/// The tools that only read; true when they find a whole database.
 fn look(disk: &SimDisk, claims: &Claims<'_>) -> bool {
     let Ok(report) = check_on(disk, CheckOptions::default()) else { return false };
     if !report.findings.is_empty() && report.root == pleach::Node::default() && report.pages == 0 {
@@ -346,7 +346,7 @@ fn work(disk: &SimDisk, setup: &Setup, claims: &Claims<'_>, is_clean: bool, draw
     past(&db, states.as_deref());
     for _ in 0..1 + draw.below(3) {
         if step(&db, &mut states, draw).is_none() {
-            // What became of it, the next open will say.
+            // The next open will show the result.
             return;
         }
     }
@@ -355,7 +355,7 @@ fn work(disk: &SimDisk, setup: &Setup, claims: &Claims<'_>, is_clean: bool, draw
     let drained = db.drain(0);
     reads(&session(&db, false), newest());
     let closed = db.close();
-    // Pages that were set aside hold nobody else up.
+    // Quarantined pages do not keep others from being flushed.
     let goes_on = matches!(drained, Ok(()) | Err(Error::Quarantined { .. }));
     assert!(goes_on || closed.is_err(), "{drained:?} refuses what follows");
     let Ok((db, _runtime)) = setup.open(disk, 3) else { return };
@@ -445,7 +445,7 @@ fn past(db: &Db, states: Option<&[State]>) {
     }
 }
 
-/// Every value of all namespaces is right, or an error; so are those of `read_many`. Gives the number of errors.
+/// Every value of all namespaces is right, or an error; so are those of `read_many`. Returns the number of errors.
 fn reads(session: &Session, state: Option<&State>) -> usize {
     let all: Vec<Key> = shallow_keys().collect();
     let mut failed = 0;

@@ -1,7 +1,7 @@
-//! A treelet of the fuzzer's keys, folded with known nodes and without: both folds agree with the slow trie.
+//! A treelet of the fuzzer's keys, folded with known nodes and without: both folds agree with the naive trie.
 //!
-//! The input says where the prefix ends, which keys there are, which of them and of others are accessed, which nodes
-//! are known, how what is not known goes in, and where the folder settles.
+//! The input decides where the prefix ends, which keys there are, which keys are accessed, which nodes are known, how
+//! the unknown ones are added, and when the folder hashes early.
 
 use pleach_core::fold::{
     Columns, DifferingBits, FoldSpan, FoldValue, Folder, HashId, NO_HASH, Occupancy, Path,
@@ -19,7 +19,7 @@ use super::input::Input;
 const POSITIONS: u8 = heap_index(TREELET_LEVELS + 1, 0);
 const PARENTS: u8 = heap_index(TREELET_LEVELS, 0);
 
-/// What a fold must not read.
+/// A node that a fold must not read.
 const GARBAGE: Node = Node::new([0x77; 32]);
 
 /// Bits of each byte in which most keys of an input differ.
@@ -47,7 +47,7 @@ fn value(input: &mut Input<'_>) -> Vec<u8> {
     vec![byte; [8, 0, 64, 65][usize::from(len % 4)]]
 }
 
-/// What becomes of an accessed key.
+/// The change of an accessed key.
 enum Then {
     Read,
     Deleted,
@@ -64,7 +64,7 @@ fn naive(pairs: &Pairs) -> NaiveTrie {
 /// Bits of the input that choose, again and again in other orders.
 struct Choices {
     bits: u64,
-    /// Whether the folder hashes now and then before the end ([`Folder::hash_so_far`]).
+    /// True when the folder hashes now and then before the end ([`Folder::hash_so_far`]).
     settles: bool,
 }
 
@@ -83,10 +83,10 @@ impl Choices {
     }
 }
 
-/// All that lies below a prefix, what is accessed, and what is known.
+/// All keys below a prefix, the accessed ones, and the known nodes.
 struct Page {
     at: Prefix,
-    /// The bits by which positions are told apart, and a key.
+    /// The bits by which positions are distinguished, and a key.
     columns: (Option<Columns>, Key),
     pairs: Pairs,
     accesses: Accesses,
@@ -116,20 +116,20 @@ impl Page {
         (0..POSITIONS).map(node).collect()
     }
 
-    /// Of what the input says those nodes are known that a fold may read, and the others are garbage.
+    /// Marks those of the input's nodes as known that a fold may read; the others are garbage.
     fn know(&mut self, known: u64) {
         self.known = known;
         let is_stop =
             |index: &u8| known >> index & 1 == 1 && !is_internal(&self.before[usize::from(*index)]);
         let stops = (0..POSITIONS).filter(is_stop).fold(0, |stops, index| stops | 1 << index);
-        // What is below a known leaf or terminator may be of long ago.
+        // Nodes below a known leaf or terminator may be old.
         let is_read = |index: u8| known >> index & 1 == 1 && above(index) & stops == 0;
         let nodes = self.before.iter().zip(0..);
         self.nodes =
             nodes.map(|(node, index)| if is_read(index) { *node } else { GARBAGE }).collect();
     }
 
-    /// Gives all keys below a prefix; and the numbers of what is put.
+    /// Adds all keys below a prefix; and the numbers of the values put.
     fn give<P: Path>(
         &self,
         span: &mut FoldSpan<'_, P>,
@@ -171,7 +171,7 @@ impl Page {
         Fold { number, puts, passed }
     }
 
-    /// Folds with what is known.
+    /// Folds with the known nodes.
     fn fold_known(&self, folder: &mut Folder, choices: &mut Choices) -> Fold {
         let known = (self.known, &self.nodes[..]);
         let path = TreeletPath::new(self.at.len(), self.columns.0, true, known);
@@ -191,9 +191,9 @@ fn is_internal(node: &Node) -> bool {
 
 /// Positions, as masks, below which a fold with known nodes does not go.
 struct Passed {
-    /// They went in by their node.
+    /// Subtries added by their node.
     by_node: u64,
-    /// The way up finds them.
+    /// Subtries that the climb finds.
     beside: u64,
 }
 
@@ -246,7 +246,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// What comes of a fold.
+/// The result of a fold.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     node: Node,
@@ -278,7 +278,7 @@ impl Outcome {
         }
     }
 
-    /// What the slow trie says of it.
+    /// The result by the naive trie.
     fn wanted(page: &Page, after: &NaiveTrie) -> Self {
         let keys: Vec<Key> = page.accesses.keys().copied().collect();
         let mut proof = naive(&page.pairs).multi(Hasher::BLAKE3, &keys);
@@ -305,7 +305,7 @@ impl Outcome {
     }
 }
 
-/// The nodes that a fold keeps: both below each internal node that it has made, without those that the way up found.
+/// The nodes that a fold keeps: both below each internal node that it has made, without those that the climb found.
 fn wanted_nodes(after: &[Node], passed: &Passed) -> BTreeMap<u8, Node> {
     let is_made = |parent: &u8| {
         let outside = passed.by_node | passed.beside;
@@ -319,7 +319,7 @@ fn wanted_nodes(after: &[Node], passed: &Passed) -> BTreeMap<u8, Node> {
         .collect()
 }
 
-/// What an input was.
+/// The kind of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Was {
     /// Too few keys for a treelet.
@@ -334,7 +334,7 @@ fn u64_of(input: &mut Input<'_>) -> u64 {
     (0..8).fold(0, |bits, _| bits << 8 | u64::from(input.u8()))
 }
 
-/// Folds what the input says both ways.
+/// Folds the input both ways.
 pub fn run(data: &[u8]) -> Was {
     let mut input = Input(data);
     let at = Prefix::new(&[0x5a; 32], u16::from(input.u8() % 252));
@@ -431,7 +431,7 @@ fn check_folds(folder: &Folder, folds: &[Fold], wanted: &Outcome, after: &[Node]
         let nodes = wanted_nodes(after, &fold.passed);
         assert!(nodes.len() <= kept.len(), "{} nodes of {}", kept.len(), nodes.len());
         let (own, rest) = kept.split_at(nodes.len());
-        // As many as are wanted: so each is there once.
+        // As many as expected: so each is there once.
         assert_eq!(own.iter().copied().collect::<BTreeMap<_, _>>(), nodes);
         kept = rest;
     }

@@ -3,11 +3,11 @@
 //! ```text
 //! cargo bench -p pleach-io --bench fork_join
 //! ```
-//! Jobs: nothing; 50 us of arithmetic for each worker; a hundred pieces of 20 us that workers take from
-//! a counter, as the publication of a commit does. `paused` has the millisecond between two calls that a
-//! database has between a finish and a publication, which lets workers fall asleep; the pause is not in
-//! the time. `busy` has another thread that never sleeps. Groups that end in `cpu` give the processor
-//! time of the whole process, pauses and the busy thread left out, so that waiting by spinning shows.
+//! Jobs: nothing; 50 us of arithmetic for each worker; a hundred pieces of 20 us that workers take from a counter, as
+//! the publication of a commit does. `paused` sleeps a millisecond between two calls, as a database does between a
+//! finish and a publication, so that workers fall asleep; the pause is not in the time. `busy` runs another thread that
+//! never sleeps. Groups that end in `cpu` measure the processor time of the whole process without pauses and busy
+//! thread, so that spinning shows.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ const WORKERS: usize = 2;
 const PIECES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a worker does.
+/// The work of a worker.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Nothing,
@@ -33,7 +33,7 @@ enum Work {
     Pieces,
 }
 
-/// Who runs the workers.
+/// What runs the workers.
 enum Pool {
     Ours(Threads),
     Broadcast(ThreadPool),

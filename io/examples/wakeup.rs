@@ -1,4 +1,4 @@
-//! What it costs to wake workers: `fork_join` of empty jobs, back to back and after a pause.
+//! The cost of waking workers: `fork_join` of empty jobs, back to back and after a pause.
 //!
 //! ```text
 //! cargo run --release -p pleach-io --example wakeup

@@ -15,7 +15,7 @@ use crate::slab::SlabPages;
 /// ```
 pub struct PageBuf(Pages);
 
-/// Whose memory it is.
+/// The owner of the memory.
 enum Pages {
     /// An allocation of its own.
     Own(Box<[AlignedPage]>),

@@ -1,7 +1,7 @@
-//! The device as the engine sees it: one folder of files, blocking calls for single transfers
-//! on the calling thread, and queues for many at once.
+//! The device under the engine: one folder of files, blocking calls for single transfers on the calling thread, and
+//! queues for many at once.
 //!
-//! What an implementation promises:
+//! Promises of an implementation:
 //! * transfers are whole pages at page-aligned offsets, except for writes of bytes through the page cache;
 //!   they are repeated until complete: a short transfer continues from where it stopped; after EINTR or EAGAIN it
 //!   is tried again, at most 16 times;
@@ -27,8 +27,9 @@ pub enum OpenMode {
     Read,
     /// Existing file, reading and writing.
     Write,
-    /// The same through the page cache: a write is over when the kernel has a copy, which outlives the process and is
-    /// lost by a power cut before a sync, as any other. For what nobody syncs soon. Writes may begin and end at any byte.
+    /// The same through the page cache: a write is complete when the kernel has a copy, which outlives the process and,
+    /// as any write, is lost by a power cut before a sync. For files that are not synced soon. Writes may begin and end
+    /// at any byte.
     WriteCached,
     /// New file, reading and writing; an error when the name exists.
     CreateNew,
@@ -43,7 +44,7 @@ pub enum LockMode {
     Shared,
 }
 
-/// What serves the folder, for reports.
+/// The kind of device that serves the folder, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The folder, as it was given; empty for a simulated one.
@@ -57,9 +58,9 @@ pub struct DeviceInfo {
     pub note: String,
 }
 
-/// What a device keeps of an open file.
+/// The device's part of an open file.
 pub trait OpenFile: Any + Debug + Send + Sync {
-    /// Its name within the folder.
+    /// The file's name within the folder.
     fn name(&self) -> &str;
 }
 
@@ -73,12 +74,12 @@ impl File {
         Self(Arc::new(file))
     }
 
-    /// Its name within the folder.
+    /// The file's name within the folder.
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// The file, for the kind of device that has opened it.
+    /// The device's part of the file.
     ///
     /// # Panics
     /// When another kind of device has opened it.
@@ -93,7 +94,7 @@ pub type Disk = Arc<dyn Device>;
 
 /// A folder on a device. Names are plain file names inside the folder.
 pub trait Device: Debug + Send + Sync + 'static {
-    /// What serves this folder.
+    /// The kind of device that serves this folder.
     fn info(&self) -> DeviceInfo;
 
     /// Names of the files in the folder, in no particular order.
@@ -109,8 +110,8 @@ pub trait Device: Debug + Send + Sync + 'static {
     fn exchange(&self, a: &str, b: &str) -> Result<bool>;
     /// Makes creations, removals, renames and exchanges durable.
     fn sync_folder(&self) -> Result<()>;
-    /// Locks the folder against other processes, until the value is dropped. When somebody else has
-    /// the lock, [`IoError::Locked`] names the owner.
+    /// Locks the folder against other processes, until the value is dropped. When another process has the lock,
+    /// [`IoError::Locked`] names the owner.
     fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>>;
     /// The free bytes and the size in bytes of the file system that holds the folder.
     fn free_space(&self) -> Result<(u64, u64)>;
@@ -131,9 +132,9 @@ pub trait Device: Debug + Send + Sync + 'static {
     fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
         self.write_bytes(file, buf, pages.saturating_mul(PAGE), offset)
     }
-    /// Writes the first `len` bytes of the buffer on the calling thread, at byte `offset`: any, within the length of a file
-    /// that was opened with [`OpenMode::WriteCached`], and multiples of the page size otherwise. The device stores whole
-    /// pages all the same, so a power cut may tear whatever else was written to them since the last sync, and before.
+    /// Writes the first `len` bytes of the buffer on the calling thread, at byte `offset`: any, within the length of a
+    /// file that was opened with [`OpenMode::WriteCached`], and multiples of the page size otherwise. The device stores
+    /// whole pages all the same, so a power cut may tear all other bytes of them, too.
     fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, offset: u64) -> Result<()>;
     /// fdatasync on the calling thread.
     fn sync(&self, file: &File) -> Result<()>;
@@ -141,7 +142,7 @@ pub trait Device: Debug + Send + Sync + 'static {
     /// A queue for up to `depth` outstanding requests. Call it on the thread that will use the
     /// queue: a ring has a single issuer.
     fn queue(&self, depth: usize) -> Result<Box<dyn Queue>>;
-    /// A queue that may go from thread to thread, with requests in flight as well.
+    /// A queue that may move between threads, also with requests in flight.
     fn movable_queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
         self.queue(depth)
     }
@@ -163,7 +164,7 @@ pub enum RequestKind {
 pub struct Request {
     /// The file.
     pub file: File,
-    /// What to do.
+    /// The operation.
     pub kind: RequestKind,
     /// Byte offset, a multiple of the page size.
     pub offset: u64,
@@ -196,16 +197,15 @@ pub trait Queue: Send + 'static {
     /// # Panics
     /// When [`Queue::in_flight`] equals [`Queue::depth`].
     fn push(&mut self, request: Request);
-    /// Hands what was pushed to the kernel, without waiting.
+    /// Hands pushed requests to the kernel, without waiting.
     fn submit(&mut self) -> Result<()>;
     /// The next completion that has arrived, without waiting and without submitting.
     fn poll(&mut self) -> Option<Completion>;
-    /// Submits what was pushed and sleeps until a completion has arrived; `Ok(None)` when nothing is
-    /// in flight.
+    /// Submits pushed requests and sleeps until a completion has arrived; `Ok(None)` when nothing is in flight.
     ///
-    /// It submits whatever was pushed, even when a completion has arrived already. So the way to
-    /// keep a queue full is to [`Queue::wait`] for one completion, to [`Queue::poll`] until there
-    /// is none, pushing a new request for each, and then to wait again: one system call for all.
+    /// Requests are submitted even when a completion has arrived already. So a queue is kept full by a [`Queue::wait`]
+    /// for one completion, then [`Queue::poll`] until there is none, pushing a new request for each, and
+    /// [`Queue::wait`] again: one system call for all.
     fn wait(&mut self) -> Result<Option<Completion>>;
     /// The same, but may sleep until `count` completions have arrived, or all that are in flight.
     /// Returns one of them; the others are polled. A system call costs about as much as a request,
@@ -214,10 +214,9 @@ pub trait Queue: Send + 'static {
         let _ = count;
         self.wait()
     }
-    /// Tells the device that buffers of `pool` will be used, so that it can prepare their memory
-    /// once instead of for each request; true when it did. It is a hint: requests may use any
-    /// buffer, whatever the answer. Preparing takes all of the pool's memory at once. Call it on
-    /// the thread that uses the queue, with at most one pool.
+    /// Tells the device that buffers of `pool` will be used, so that it can prepare their memory once instead of for
+    /// each request; true when it did. Requests may use any buffer, whatever the answer. Preparing takes all of the
+    /// pool's memory at once. Call it on the thread that uses the queue, with at most one pool.
     fn register(&mut self, pool: &PagePool) -> bool {
         let _ = pool;
         false

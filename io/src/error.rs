@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-/// What was attempted.
+/// The attempted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the names say it")]
@@ -40,7 +40,7 @@ pub enum IoError {
         file: String,
         /// Byte offset; 0 where it has no meaning.
         offset: u64,
-        /// What was attempted.
+        /// The attempted operation.
         operation: Operation,
         /// errno, or 0 when there is none.
         code: i32,
@@ -63,12 +63,12 @@ pub enum IoError {
         /// Bytes requested.
         expected: u64,
     },
-    /// Another process holds the folder, or this one does.
+    /// Another process, or this one, holds the folder.
     #[error("the database{} is in use by {holder}", in_folder(folder))]
     Locked {
         /// The folder; empty for a simulated one.
         folder: String,
-        /// Who holds it.
+        /// The holder.
         holder: LockHolder,
     },
     /// The folder was removed while it was open. Its files live on until they are closed, without names.
@@ -118,7 +118,7 @@ impl IoError {
         }
     }
 
-    /// What was attempted.
+    /// The attempted operation.
     pub fn operation(&self) -> Operation {
         match self {
             Self::Os { operation, .. } | Self::Short { operation, .. } => *operation,
@@ -162,7 +162,7 @@ fn in_folder(folder: &str) -> String {
     if folder.is_empty() { String::new() } else { format!(" in {folder}") }
 }
 
-/// Who holds a folder, as far as its lock file and the system say.
+/// The holder of a folder, as far as its lock file and the system say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHolder {
     /// This process.
@@ -171,7 +171,7 @@ pub enum LockHolder {
     Process(u32),
     /// A process of another pid namespace, such as another container; it has this id there.
     Elsewhere(u32),
-    /// The process with this id has ended, and something of it still holds the folder.
+    /// The process with this id has ended, and a ring or child of it still holds the folder.
     Ended(u32),
     /// Readers, or a process that has not written its id.
     Unknown,
@@ -210,7 +210,7 @@ mod tests {
         IoError::Os { file, offset, operation, code: 2, kind, message }.to_string()
     }
 
-    /// An empty path was told as `CreateFolder of  at byte 0`: there is neither a name nor a byte in it.
+    /// An empty path was reported as `CreateFolder of  at byte 0`: there is neither a name nor a byte in it.
     #[test]
     fn only_transfers_name_a_byte_and_an_empty_name_is_seen() {
         let text = refused(Operation::Write, "leaf", 8192);

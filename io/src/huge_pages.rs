@@ -1,8 +1,8 @@
 //! Huge pages for memory that is read at random.
 //!
 //! A read of cold memory first waits for the translation of its address. On a virtual machine that takes as long as the
-//! read itself. Memory in huge pages needs 512 times fewer translations, so that the processor has them at hand. Most systems
-//! give huge pages only to those who ask.
+//! read itself. Memory in huge pages needs 512 times fewer translations, which mostly stay cached. Most systems give
+//! huge pages only on request.
 #![expect(unsafe_code, reason = "advice to the kernel")]
 
 use std::ops::Range;
@@ -13,8 +13,8 @@ use zerocopy::FromZeros;
 /// Bytes of a huge page, and its alignment.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// So many words that are 0. Huge pages are taken at once, where the kernel has some, since each takes milliseconds; other memory
-/// is taken when it is first written.
+/// A list of this many zero words. Huge pages are populated at once, where the kernel has some, since each takes
+/// milliseconds; other memory when it is first written.
 ///
 /// # Panics
 /// When there is no memory.
@@ -29,9 +29,9 @@ pub fn zeroed(words: usize) -> Vec<AtomicU64> {
     words
 }
 
-/// Moves the memory around an address into the huge page that the address lies in. Whoever owns memory there notices nothing
-/// but the time of its next access; memory that nobody has touched takes room from then on. Says whether it is in a huge page;
-/// kernels before Linux 6.1 and those that have no free one leave it as it is.
+/// Moves the memory around an address into the huge page of that address. The memory's contents and addresses stay,
+/// only its next access is slower; untouched memory takes room from then on. True when it is in a huge page; kernels
+/// before Linux 6.1 and those without a free huge page change nothing.
 ///
 /// Blocks for as long as copying the memory takes, and until each processor has done a little work for it.
 pub fn collapse_around(address: usize) -> bool {
@@ -54,7 +54,7 @@ mod tests {
         let written = || (0..=250_u8).cycle().take(4 * HUGE_PAGE);
         let bytes: Vec<u8> = written().collect();
         let start = bytes.as_ptr().addr().next_multiple_of(HUGE_PAGE);
-        // Whether there is a free one is the system's affair.
+        // A free huge page is not certain.
         let moved = [start + HUGE_PAGE + 9, start + 7, start].map(collapse_around);
         println!("moved: {moved:?}");
         assert!(bytes.into_iter().eq(written()));

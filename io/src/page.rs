@@ -10,7 +10,7 @@ pub const PAGE: usize = 4096;
 #[repr(C, align(4096))]
 pub(crate) struct AlignedPage(pub(crate) [u8; PAGE]);
 
-/// An allocation of `pages` zeroed pages; what it does not touch costs no memory.
+/// An allocation of `pages` zeroed pages; untouched pages cost no memory.
 ///
 /// # Panics
 /// When memory is exhausted.

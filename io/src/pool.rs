@@ -46,13 +46,13 @@ impl PagePool {
         self.0.bound()
     }
 
-    /// Buffers handed out; a run counts as many.
+    /// Buffers handed out; a run counts as all its buffers.
     pub fn outstanding(&self) -> usize {
         self.0.outstanding()
     }
 
-    /// Bytes up to the last that has been handed out. That is the memory the pool uses, unless it
-    /// is registered: then it uses the memory of all buffers.
+    /// Bytes up to the last buffer that has been handed out: the memory that the pool uses, unless it is registered;
+    /// then it uses the memory of all buffers.
     pub fn bytes(&self) -> usize {
         self.0.ever_used() * self.0.stride()
     }
@@ -62,8 +62,8 @@ impl PagePool {
         self.take_run(1)
     }
 
-    /// One buffer as large as `count` of them, with arbitrary content; `None` when no so many are free
-    /// side by side. Dropping it returns them all.
+    /// One buffer as large as `count` of them, with arbitrary content; `None` when so many neighbours are not free.
+    /// Dropping it returns them all.
     ///
     /// # Panics
     /// When `count` is 0.
@@ -102,8 +102,8 @@ mod tests {
         assert_eq!(pool.take().expect("one came back").as_ptr(), address);
     }
 
-    /// Runs of all lengths beside a model: a flag for each buffer. What is taken is free and side by side, it
-    /// is the lowest such place, and nothing is refused for which there is room.
+    /// Runs of all lengths against a model, a flag for each buffer: a taken run was free, is the lowest free place, and
+    /// none is refused for which there is room.
     #[test]
     fn runs_are_the_lowest_neighbours_that_are_free() {
         for bound in [1, 63, 64, 65, 200] {

@@ -1,10 +1,10 @@
-//! Which process this is: a fork makes another one of the memory of the first, without its threads.
+//! The current process: a fork copies the memory of a process, without its threads.
 //!
-//! What a database has in memory is the process's that opened it. In a child that was forked since, its workers
-//! and tasks are missing, locks may be held by threads that are not there, and a ring is the parent's. So the child
-//! refuses every call, and drops nothing: it would wait, or end what the parent uses.
+//! The memory of a database belongs to the process that opened it. In a child that was forked since, its workers and
+//! tasks are missing, locks may be held by missing threads, and a ring is the parent's. So the child refuses every
+//! call, and drops nothing: a drop would wait, or end what the parent uses.
 //!
-//! A handler that each fork of the C library calls in the child counts; asking is one load. A child that a raw system
+//! A handler that the C library calls in the child at each fork counts; a check is one load. A child that a raw system
 //! call makes is not noticed.
 #![expect(
     unsafe_code,
@@ -21,7 +21,7 @@ use crate::error::{IoError, Result};
 /// Forks between this process and the one in which the program began.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// What the system said of the handler: 0, or an errno.
+/// The result of registering the handler: 0, or an errno.
 static REGISTERED: OnceLock<i32> = OnceLock::new();
 
 extern "C" fn count_fork() {
@@ -29,7 +29,7 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sees to it that forks are counted; to be called before a value's process matters.
+/// Registers the counting of forks; to be called before a value's process matters.
 pub(crate) fn count_forks() -> std::io::Result<()> {
     // SAFETY: the handler is a function that lives as long as the program, and calls nothing.
     let register = || unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
@@ -39,7 +39,7 @@ pub(crate) fn count_forks() -> std::io::Result<()> {
     }
 }
 
-/// The process in which this was made.
+/// The process in which the tag was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessTag(u64);
 
@@ -65,7 +65,7 @@ impl ProcessTag {
     }
 }
 
-/// A value that only the process drops in which it was made.
+/// A value that is dropped only by the process that made it.
 #[derive(Debug)]
 pub struct ProcessBound<T> {
     process: ProcessTag,
@@ -78,7 +78,7 @@ impl<T> ProcessBound<T> {
         Self { process: ProcessTag::current(), value: ManuallyDrop::new(value) }
     }
 
-    /// The process that it is of.
+    /// The value's process.
     #[inline]
     pub fn process(&self) -> ProcessTag {
         self.process

@@ -27,21 +27,19 @@ pub enum Step {
 /// A background task: called repeatedly until it returns [`Step::Done`].
 pub type Task = Box<dyn FnMut() -> Step + Send>;
 
-/// What a runtime keeps of an event.
+/// The runtime's part of an event.
 pub trait Notify: Any + Send + Sync {
     /// Wakes every waiter and the tasks spawned on this event.
     fn notify(&self);
 
-    /// As [`Self::notify`], for what is not urgent: whoever has just been busy may be woken a millisecond later.
+    /// Like [`Self::notify`], not urgent: a busy waiter may be woken a millisecond later.
     fn notify_soon(&self) {
         self.notify();
     }
 }
 
-/// Something to wait for. Cloning gives the same event.
-///
-/// Notifications are never lost: a waiter that checks its condition, then waits, is woken by a
-/// notification that came in between.
+/// An event to wait for. Cloning gives the same event. Notifications are never lost: a waiter that checks its
+/// condition, then waits, is woken by a notification that came in between.
 #[derive(Clone)]
 pub struct Event(Arc<dyn Notify>);
 
@@ -62,13 +60,13 @@ impl Event {
         self.0.notify();
     }
 
-    /// As [`Self::notify`], for what is not urgent and happens often: a task that has just taken a step may take the
-    /// next one a millisecond later, and then sees all that has happened meanwhile.
+    /// Like [`Self::notify`], not urgent and frequent: a task that has just taken a step may take the next one a
+    /// millisecond later, for all notifications until then.
     pub fn notify_soon(&self) {
         self.0.notify_soon();
     }
 
-    /// The event, for the kind of runtime that has made it.
+    /// The runtime's part of the event.
     ///
     /// # Panics
     /// When another kind of runtime has made it.
@@ -88,7 +86,7 @@ pub type Executor = Arc<dyn Runtime>;
 pub trait Runtime: core::fmt::Debug + Send + Sync + 'static {
     /// Time since an arbitrary start; never goes back.
     fn now(&self) -> Duration;
-    /// The time of the day, as the system knows it; it may go back.
+    /// The time of the day of the system; it may go back.
     fn system_time(&self) -> SystemTime {
         SystemTime::now()
     }
@@ -118,12 +116,12 @@ pub trait Runtime: core::fmt::Debug + Send + Sync + 'static {
     /// # Panics
     /// When a job panicked: the panic continues here, after all other jobs have returned.
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync));
-    /// As [`Runtime::fork_join`], but a single job runs on the calling thread: nobody is woken for it.
+    /// Like [`Runtime::fork_join`], but a single job runs on the calling thread: no worker is woken.
     fn inline_or_fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
         if count <= 1 { job(0) } else { self.fork_join(count, job) }
     }
-    /// Gives memory back to the system that the allocator keeps and nobody uses, if more than `above`
-    /// bytes of the process are resident. Gives the bytes by which that helped; `None` when nothing was
-    /// done, because less is resident, or because there is no way to do it here.
+    /// Returns unused memory of the allocator to the system, if more than `above` bytes of the process are resident.
+    /// Returns the bytes freed; `None` when nothing was done, because less is resident or there is no way to do it
+    /// here.
     fn trim_memory(&self, above: u64) -> Option<u64>;
 }

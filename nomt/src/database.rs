@@ -12,7 +12,7 @@ use pleach::{CommitOptions, Db, Error, Hasher, load::LoadOptions};
 use crate::hashing::{HashAlgorithm, hasher_of};
 use crate::{Root, Value, import, metrics::Metrics, options::Options, trie::KeyPath};
 
-/// What sessions, overlays and the database share. Who has the same one is of the same open database.
+/// State shared by sessions, overlays and the database: equal for handles of one open database.
 pub(crate) struct Shared {
     pub(crate) hasher: Hasher,
     pub(crate) times_reads: bool,
@@ -22,13 +22,13 @@ pub(crate) struct Shared {
 
 /// A state database with the interface of the crate `nomt`.
 ///
-/// Dropping it writes nothing: what was committed is durable. The folder stays locked until all of its sessions, finished sessions and
-/// overlays are dropped, too.
+/// Dropping it writes nothing: commits are durable. The folder stays locked until all of its sessions, finished
+/// sessions and overlays are dropped, too.
 pub struct Nomt<T> {
     pub(crate) db: Db,
     pub(crate) shared: Arc<Shared>,
     rollback: bool,
-    /// A rollback counts the commits back from the newest, so none may come between. Commits share it.
+    /// A rollback counts the commits back from the newest, so none may come between. Commits hold it shared.
     turns: RwLock<()>,
     hasher: PhantomData<T>,
 }
@@ -49,8 +49,8 @@ impl<T: HashAlgorithm> Nomt<T> {
         Ok(Self { db, shared, rollback, turns: RwLock::default(), hasher: PhantomData })
     }
 
-    /// The database under this interface: history, ordered iteration, proofs of ranges, namespaces, backup. What is committed through it is
-    /// committed here, too.
+    /// The database under this interface: history, ordered iteration, proofs of ranges, namespaces, backup. What is
+    /// committed through it is committed here, too.
     pub fn engine(&self) -> &Db {
         &self.db
     }
@@ -70,13 +70,14 @@ impl<T: HashAlgorithm> Nomt<T> {
         self.db.is_poisoned()
     }
 
-    /// Loads all pairs of a folder that the crate `nomt` 1.0 has written, which nobody has open, into this database, which is
-    /// empty. Before it nothing can be rolled back to. `root` is the root that the folder must have: its files have no checksums,
-    /// so without it not all damage is found. The root of this database is that of the folder then.
+    /// Loads all pairs of a folder that the crate `nomt` 1.0 has written, which no process has open, into this
+    /// database, which is empty. No rollback goes back before it. `root` is the root that the folder must have: its
+    /// files have no checksums, so without it not all damage is found. The root of this database is that of the folder
+    /// then.
     ///
     /// # Errors
-    /// When this database is not empty, or a session or an overlay is there; when the folder is open, of another version or
-    /// damaged; when its pairs lead to another root. Nothing is loaded then.
+    /// When this database is not empty, or a session or an overlay is there; when the folder is open, of another
+    /// version or damaged; when its pairs lead to another root. Nothing is loaded then.
     pub fn import(&self, folder: impl AsRef<Path>, root: Option<Root>) -> Result<()> {
         let pairs = import::pairs(folder.as_ref(), self.shared.hasher)?;
         let pairs = pairs.map(|pair| pair.map(|(key, value)| (key, value.into())));
@@ -89,7 +90,8 @@ impl<T: HashAlgorithm> Nomt<T> {
     /// Undoes the newest `n` commits. Commits that were rolled back are not counted again, nor are rollbacks.
     ///
     /// # Errors
-    /// Without [`Options::rollback`]; when so many commits are not kept ([`Options::max_rollback_log_len`]); those of the engine.
+    /// Without [`Options::rollback`]; when so many commits are not kept ([`Options::max_rollback_log_len`]); those of
+    /// the engine.
     pub fn rollback(&self, n: usize) -> Result<()> {
         ensure!(n == 0 || self.rollback, "rollback is not enabled: set `Options::rollback`");
         let _alone = self.turns.write();
@@ -116,7 +118,7 @@ impl<T: HashAlgorithm> Nomt<T> {
         Ok(self.db.snapshot()?.read(&path)?.map(|value| value.to_vec()))
     }
 
-    /// The figures of this moment.
+    /// The present figures.
     #[doc(hidden)]
     pub fn metrics(&self) -> Metrics {
         let [count, nanos] = self.shared.reads.each_ref().map(|sum| sum.load(Ordering::Relaxed));
@@ -129,7 +131,8 @@ impl<T: HashAlgorithm> Nomt<T> {
         HashTableUtilization { capacity: u32::MAX as usize, occupied }
     }
 
-    /// Commits what was made through the same open database; what would have to wait, and may not, comes back.
+    /// Commits a change made through the same open database; a commit that would have to wait, and may not, is
+    /// returned.
     pub(crate) fn commit<M>(
         &self,
         shared: &Arc<Shared>,
@@ -149,8 +152,8 @@ impl<T: HashAlgorithm> Nomt<T> {
     }
 }
 
-/// The error of an open. Programs print its text alone, without causes; that of a folder in use has the words of the crate `nomt`, by
-/// which programs wait for it.
+/// The error of an open. Programs print its text alone, without causes; for a folder in use it has the words of the
+/// crate `nomt`, which programs check.
 fn refused(folder: &Path, error: Error) -> anyhow::Error {
     let at = folder.display();
     let text = match &error {
@@ -177,7 +180,7 @@ pub struct HashTableUtilization {
 }
 
 impl HashTableUtilization {
-    /// The part of them that is in use, between 0 and 1.
+    /// The part of the pages that is in use, between 0 and 1.
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn occupancy_rate(&self) -> f64 {
         self.occupied as f64 / self.capacity as f64

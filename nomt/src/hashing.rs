@@ -1,4 +1,4 @@
-//! From a hash function that is a type to one that is a value, recorded by name.
+//! From a hash function as a type to one as a value, recorded by name.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use pleach::Hasher;
 
 /// A hash function of nodes and values. Every type that has both traits is one.
 ///
-/// [`Nomt::open`](crate::Nomt::open) takes those that hash the 64 bytes of a node as a value and label the result in its highest bit, as
-/// [`BinaryHasher`](crate::hasher::BinaryHasher) does, and refuses others.
+/// [`Nomt::open`](crate::Nomt::open) takes those that hash the 64 bytes of a node as a value and label the result in
+/// its highest bit, as [`BinaryHasher`](crate::hasher::BinaryHasher) does, and refuses others.
 pub trait HashAlgorithm: ValueHasher + NodeHasher {}
 
 impl<T: ValueHasher + NodeHasher> HashAlgorithm for T {}
 
-/// The engine's hasher that gives what `T` gives.
+/// The engine's hasher with the output of `T`.
 pub(crate) fn hasher_of<T: HashAlgorithm>() -> anyhow::Result<Hasher> {
     let (left, right) = ([0xa5; 32], [0x5a; 32]);
     let sample = [left, right].concat();
@@ -31,7 +31,8 @@ pub(crate) fn hasher_of<T: HashAlgorithm>() -> anyhow::Result<Hasher> {
     if let Some(own) = known.into_iter().find(|own| own.hash(&sample) == T::hash_value(&sample)) {
         return Ok(own);
     }
-    // By what it gives, so that a database is not opened with another one. The few bytes stay allocated: a program opens few databases.
+    // Named by output, so that a database is not opened with another one. The few bytes stay allocated: a program opens
+    // few databases.
     let mut name = "nomt-".to_owned();
     T::hash_value(&sample)[..8].iter().try_for_each(|byte| write!(name, "{byte:02x}"))?;
     Ok(Hasher::new(name.leak(), T::hash_value))

@@ -1,11 +1,12 @@
 //! The pairs of a folder that the crate `nomt` 1.0 has written.
 //!
-//! Three of its files are read. `meta` says how far the other two go and which of their pages are free; `bbn` has the lowest nodes of its
-//! B-tree, of which only the numbers of leaves matter here; `ln` has the leaves, with whole keys, and the pages of long values. A
-//! commit of the crate has written them when it returns, so that a folder can be read that was not closed.
+//! Three of its files are read. `meta` says how far the other two go and which of their pages are free; `bbn` has the
+//! lowest nodes of its B-tree, of which only the numbers of leaves matter here; `ln` has the leaves, with whole keys,
+//! and the pages of long values. A commit of the crate has written them when it returns, so that a folder can be read
+//! that was not closed.
 //!
-//! The files have no checksums. What can be held against something is: lengths and numbers, the hash beside each long value, and that
-//! no leaf is empty which a node names. Other damage shows in the root alone.
+//! The files have no checksums. Checked are lengths and numbers, the hash beside each long value, and that no leaf is
+//! empty which a node names. Other damage only shows in the root.
 //!
 //! ```text
 //! meta      magic 4 | version u32 | free leaves u32 | leaves end u32 | free nodes u32 | nodes end u32
@@ -50,7 +51,8 @@ fn page(file: &File, number: u32) -> Result<[u8; PAGE]> {
     Ok(page)
 }
 
-/// All pairs, in no order; long values have hashes of this kind. Nobody may write the folder meanwhile: it is locked while this lives.
+/// All pairs, in no order; long values have hashes of this kind. The folder is locked against writers while the
+/// iterator lives.
 pub fn pairs(
     folder: &Path,
     hasher: Hasher,
@@ -123,7 +125,7 @@ fn pairs_of(leaves: &File, number: u32, hasher: Hasher) -> Result<Vec<Result<(Ke
 
 fn long_value(leaves: &File, cell: &[u8], hasher: Hasher) -> Result<Value> {
     let len = u64::from_le_bytes(array(cell, 0)?);
-    // A file has no more pages than it has, however often a damaged page names them.
+    // A file limits its pages, however often a damaged page names them.
     let most = usize::try_from(leaves.metadata()?.len()).context(DAMAGED)?;
     ensure!(len <= most as u64, DAMAGED);
     let mut pages = numbers(cell, 40, cell.len().saturating_sub(40) / 4)?;

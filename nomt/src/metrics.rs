@@ -1,6 +1,7 @@
-//! Figures, as the crate `nomt` has them, and what it asks of the kernel.
+//! The figures of the crate `nomt`, and its check for `io_uring`.
 
-/// The figures of the moment in which they were asked for ([`Nomt::metrics`](crate::Nomt::metrics)). [`pleach::Db::metrics`] has more.
+/// The figures of the moment in which they were asked for ([`Nomt::metrics`](crate::Nomt::metrics)).
+/// [`pleach::Db::metrics`] has more.
 #[derive(Clone, Debug)]
 pub struct Metrics(pub(crate) pleach::Metrics, pub(crate) Option<u64>);
 
@@ -10,12 +11,12 @@ impl Metrics {
         println!("{self}");
     }
 
-    /// Leaf pages that were asked for. They have values and nodes.
+    /// Requests of leaf pages, which have values and nodes.
     pub fn get_page_requests(&self) -> u64 {
         self.0.cache_hits + self.0.cache_misses
     }
 
-    /// Those of them that were read from the device.
+    /// Leaf pages read from the device.
     pub fn get_page_cache_misses(&self) -> u64 {
         self.0.cache_misses
     }
@@ -51,15 +52,15 @@ impl std::fmt::Display for Metrics {
 
 /// Whether the process may use `io_uring`. The engine uses threads where it may not.
 pub enum IoUringPermission {
-    /// It may.
+    /// Allowed.
     Allowed,
-    /// It may not.
+    /// Denied.
     Denied,
     /// The kernel has none.
     NotSupported,
 }
 
-/// Asks the kernel for a ring.
+/// Probes the kernel for a ring.
 pub fn check_iou_permissions() -> IoUringPermission {
     match io_uring::IoUring::new(8).map_err(|error| error.kind()) {
         Ok(_) => IoUringPermission::Allowed,

@@ -1,4 +1,4 @@
-//! Options: what each of them is here.
+//! Options of the crate `nomt`, and their meaning here.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ impl Options {
     /// Has no meaning here: the engine has one ring for each thread that needs one.
     pub fn io_workers(&mut self, _io_workers: usize) {}
 
-    /// Has no meaning here: there is no hash table, files grow with what is in them.
+    /// Has no meaning here: there is no hash table, files grow with their contents.
     pub fn hashtable_buckets(&mut self, _hashtable_buckets: u32) {}
 
     /// Has no meaning here: where a page lies does not depend on a seed.
@@ -63,7 +63,8 @@ impl Options {
         self.rollback = rollback;
     }
 
-    /// How many commits can be rolled back (default: 100). Twice as many are kept, because a rollback is a commit and takes the place of one.
+    /// How many commits can be rolled back (default: 100). Twice as many are kept, because a rollback is a commit and
+    /// takes the place of one.
     pub fn max_rollback_log_len(&mut self, max_rollback_log_len: u32) {
         self.max_rollback_log_len = max_rollback_log_len;
     }
@@ -74,13 +75,13 @@ impl Options {
     /// Has no meaning here: a new database reserves 64 MiB for its log.
     pub fn preallocate_ht(&mut self, _preallocate_ht: bool) {}
 
-    /// Its part of the budget of memory in MiB (default: 256). The budget is the sum of this and of
+    /// A part of the memory budget in MiB (default: 256). The budget is the sum of this and of
     /// [`leaf_cache_size`](Self::leaf_cache_size), at least 8 MiB, and bounds all memory of the engine.
     pub fn page_cache_size(&mut self, page_cache_size: usize) {
         self.page_cache_size = page_cache_size;
     }
 
-    /// Its part of the budget of memory in MiB (default: 256).
+    /// The other part of the memory budget in MiB (default: 256).
     pub fn leaf_cache_size(&mut self, leaf_cache_size: usize) {
         self.leaf_cache_size = leaf_cache_size;
     }
@@ -91,7 +92,7 @@ impl Options {
     /// Has no meaning here: the upper nodes of the trie stay in memory as far as the budget goes.
     pub fn page_cache_upper_levels(&mut self, _upper_levels: usize) {}
 
-    /// Those of the engine.
+    /// The engine's options.
     pub(crate) fn engine(self) -> pleach::Options {
         let mib = self.page_cache_size.saturating_add(self.leaf_cache_size).max(8) as u64;
         let history = if self.rollback { 2 * u64::from(self.max_rollback_log_len) } else { 0 };

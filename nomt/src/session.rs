@@ -1,4 +1,4 @@
-//! Sessions, what they finish, and overlays.
+//! Sessions, finished sessions, and overlays.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, atomic::Ordering};
@@ -15,12 +15,12 @@ use crate::{HashAlgorithm, KeyReadWrite, Root, Value, Witness, proof::PathProof,
 pub struct WitnessMode(bool);
 
 impl WitnessMode {
-    /// One of all reads and writes.
+    /// A witness of all reads and writes.
     pub fn read_write() -> Self {
         Self(true)
     }
 
-    /// None.
+    /// No witness.
     pub fn disabled() -> Self {
         Self(false)
     }
@@ -31,11 +31,11 @@ impl WitnessMode {
 pub enum InvalidAncestors {
     /// One of them is not the parent of the one before it.
     NotAncestor,
-    /// The last one's parent is not among them, and not committed. It never will be where it was dropped.
+    /// The last overlay's parent is missing and not committed. A dropped parent never will be.
     Incomplete,
 }
 
-/// What a session is begun with.
+/// Parameters of a session.
 #[derive(Default)]
 pub struct SessionParams {
     witness: bool,
@@ -49,7 +49,8 @@ impl SessionParams {
         Self { witness, ..self }
     }
 
-    /// The overlays that the session stands on, newest first: all that are not committed. Without any it reads the newest commit.
+    /// The overlays that the session stands on, newest first: all that are not committed. Without any it reads the
+    /// newest commit.
     ///
     /// # Errors
     /// [`InvalidAncestors`], when each is not the parent of the one before it, or one is missing.
@@ -87,7 +88,7 @@ impl<T: HashAlgorithm> Nomt<T> {
     }
 }
 
-/// A session on one state, which it reads whatever is committed meanwhile. Unlike in the crate `nomt` it keeps no commit waiting.
+/// A session on one state, which stays readable during commits. Unlike in the crate `nomt` it keeps no commit waiting.
 pub struct Session<T> {
     reading: pleach::Session,
     over: Option<pleach::Overlay>,
@@ -96,7 +97,7 @@ pub struct Session<T> {
 }
 
 impl<T> Session<T> {
-    /// The value and the pages of a key begin to be read, and this returns at once.
+    /// Begins to read the value and the pages of a key, and returns at once.
     pub fn warm_up(&self, path: KeyPath) {
         self.reading.prefetch(&[path]);
     }
@@ -116,24 +117,24 @@ impl<T> Session<T> {
         Ok(value.map(|value| value.to_vec()))
     }
 
-    /// The root of the state that it reads.
+    /// The root of the session's state.
     pub fn prev_root(&self) -> Root {
         self.reading.root().to_bytes().into()
     }
 
-    /// Has no meaning here: the engine keeps what a commit replaces without being told.
+    /// Has no meaning here: the engine always keeps the values that a commit replaces.
     pub fn preserve_prior_value(&self, _path: KeyPath) {}
 }
 
 impl<T: HashAlgorithm> Session<T> {
-    /// Proves what the state says of a key, present or absent.
+    /// Proves the value or absence of a key in the session's state.
     ///
     /// # Errors
     /// Those of reading.
     pub fn prove(&self, path: KeyPath) -> Result<PathProof> {
         let bytes = Vec::from(self.reading.prove(&path)?);
         let proof = ours::PathProof::decode(self.shared.hasher, &bytes)?;
-        Ok(convert::path_to_nomt(&proof)?)
+        Ok(convert::path_to(&proof)?)
     }
 
     /// Computes the root of the state after these accesses, each key once, in any order. Nothing is written.
@@ -152,7 +153,7 @@ impl<T: HashAlgorithm> Session<T> {
     }
 }
 
-/// A session that is finished: a root, and the changes that lead to it.
+/// A finished session: a root, and the changes that lead to it.
 pub struct FinishedSession {
     block: pleach::Block,
     over: Option<pleach::Overlay>,
@@ -160,12 +161,12 @@ pub struct FinishedSession {
 }
 
 impl FinishedSession {
-    /// The root of the state that it makes.
+    /// The root of the state after the changes.
     pub fn root(&self) -> Root {
         self.block.root().to_bytes().into()
     }
 
-    /// The root of the state that it was made on.
+    /// The root of the state before the changes.
     pub fn prev_root(&self) -> Root {
         self.block.prev_root().to_bytes().into()
     }
@@ -173,29 +174,29 @@ impl FinishedSession {
     /// The witness, once, if the session was begun with one.
     ///
     /// # Panics
-    /// When the engine has made a witness that is none, which is a fault of it.
+    /// When the engine has made an invalid witness, which is a bug.
     pub fn take_witness(&mut self) -> Option<Witness> {
         let (bytes, hasher) = (self.block.take_witness()?, self.shared.hasher);
         let witness = ours::Witness::decode(hasher, &bytes).expect("the engine's own bytes");
-        Some(convert::witness_to_nomt(hasher, &witness).expect("it has a path for each access"))
+        Some(convert::witness_to(hasher, &witness).expect("it has a path for each access"))
     }
 
-    /// Keeps it in memory, as a state for further sessions.
+    /// Keeps the state in memory, for further sessions.
     pub fn into_overlay(self) -> Overlay {
         Overlay { overlay: self.block.into_overlay(), shared: self.shared }
     }
 
-    /// Commits it. It is durable when this returns.
+    /// Commits the changes. They are durable when this returns.
     ///
     /// # Errors
-    /// When the newest root is not the one that it was made on, or the overlay that it was made on is not committed; when it is
-    /// of another open database; those of the engine, to be found by `downcast_ref::<pleach::Error>()`.
+    /// When the newest root is not the one that it was made on, or the overlay that it was made on is not committed;
+    /// when it is of another open database; those of the engine, to be found by `downcast_ref::<pleach::Error>()`.
     pub fn commit<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<()> {
         self.commit_with(nomt, true).map(drop)
     }
 
-    /// Commits it, unless that would have to wait for another commit, or for the background to make room: then it comes back.
-    /// Sessions keep no commit waiting.
+    /// Commits the changes, unless that would have to wait for another commit, or for the background to make room: then
+    /// `self` is returned. Sessions keep no commit waiting.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -214,28 +215,28 @@ impl FinishedSession {
     }
 }
 
-/// A finished session that is kept in memory.
+/// A finished session kept in memory.
 pub struct Overlay {
     overlay: pleach::Overlay,
     shared: Arc<Shared>,
 }
 
 impl Overlay {
-    /// The root of its state.
+    /// The root of the overlay's state.
     pub fn root(&self) -> Root {
         self.overlay.root().to_bytes().into()
     }
 
-    /// Commits it. It is durable when this returns.
+    /// Commits the overlay. It is durable when this returns.
     ///
     /// # Errors
-    /// When the newest commit is not that of the overlay that it was made on; where it was made on none, when the newest root is not
-    /// the one that it was made on; when it is of another open database; those of the engine.
+    /// When the newest commit is not that of the overlay that it was made on; where it was made on none, when the
+    /// newest root is not the one that it was made on; when it is of another open database; those of the engine.
     pub fn commit<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<()> {
         self.commit_with(nomt, true).map(drop)
     }
 
-    /// Commits it, unless that would have to wait: as [`FinishedSession::try_commit_nonblocking`].
+    /// Commits the overlay, unless that would have to wait, like [`FinishedSession::try_commit_nonblocking`].
     ///
     /// # Errors
     /// As [`Self::commit`].

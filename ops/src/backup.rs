@@ -32,7 +32,7 @@ impl fmt::Debug for BackupOptions {
 }
 
 impl BackupOptions {
-    /// The backup is verified, and no progress told.
+    /// A verified backup, without progress.
     pub fn new() -> Self {
         Self::default()
     }
@@ -52,13 +52,13 @@ impl BackupOptions {
     }
 }
 
-/// Copies a database to a folder, which is missing or empty, while sessions and commits go on ([`Db::copy_to`]). Unless the options
-/// say otherwise, every page of the copy is read again and hashed up to the roots.
+/// Copies a database to a folder, which is missing or empty, while sessions and commits go on ([`Db::copy_to`]). Unless
+/// the options say otherwise, every page of the copy is read again and hashed up to the roots.
 ///
 /// # Errors
 /// Those of [`Db::copy_to`]; [`Contradiction::Backup`] when the copy is not right.
 pub fn backup(db: &Db, folder: &Path, options: &BackupOptions) -> Result<BackupReport> {
-    // A close that comes meanwhile lets the backup end.
+    // A close during the backup waits for its end.
     let hasher = db.hasher()?;
     let report = db.copy_to(folder, options.progress.as_ref())?;
     if options.verify {
@@ -86,7 +86,7 @@ pub fn backup_on(
 
 /// Checks the backup as a whole.
 fn verify(target: &Disk, hasher: Hasher, copied: &BackupReport) -> Result<()> {
-    // Without the past, which takes memory for the undo of all of it.
+    // Without the history, which takes memory for all of its undo.
     let report = check_on(target.clone(), CheckOptions::default().hasher(hasher).past(false))?;
     let finding = report.findings.first().map(|finding| finding.what.clone());
     let is_right = report.commit == copied.commit && report.root == copied.roots.first();

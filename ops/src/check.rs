@@ -1,22 +1,21 @@
-//! The offline checker: reads everything and lists all that does not fit. It is the judge: whatever does
-//! not open fails it, and what an open survives without a word is named, too: dead copies, a torn end of
-//! the log, rights. A spare that an open which was cut short has left unfinished is a note: the next one makes it again.
+//! The offline checker: reads everything and lists all inconsistencies. It is the strictest judge: a state that does
+//! not open fails it, and what an open silently tolerates is named, too: dead copies, a torn end of the log, rights. A
+//! spare that an interrupted open has left unfinished is a note: the next open makes it again.
 //!
 //! * Recovery must succeed: superblock, image and log belong together, and the nodes of the index
 //!   fold to the commit's root.
 //! * Each leaf page is the one that the index expects: identity, checksum, tag, prefix; it was
 //!   written by a past open and contains no future commit.
-//! * The nodes that it stores, and with its pending changes the node in the index, are those that
-//!   its cells fold to; a plain trie's page stores zeros.
+//! * The page's stored nodes, and with its buffered changes the node in the index, are those that its cells fold to; a
+//!   plain trie's page stores zeros.
 //! * Each region's node follows from its children's.
-//! * What commits of the history replaced, put back over the pages, folds to the root that each of them recorded. A
-//!   plain namespace has no root: states with one digest have the same pairs.
-//! * Each page number is named once, each page of the overflow file is named once or free, never both,
-//!   never neither. Long values have their hash, those that the history alone names, too.
+//! * The states of the history, restored over the pages, fold to the root that each commit recorded. A plain namespace
+//!   has no root: states with one digest have the same pairs.
+//! * Each page number is named once, each page of the overflow file is named once or free, never both, never neither.
+//!   Long values have their hash, those that the history alone names, too.
 //!
-//! One thread reads, in key order, long values included, so that a simulated disk sees the same each time;
-//! others fold the pages, a batch each (`docs/decisions/0022-worker-pools.md`). What they find is taken in
-//! in order.
+//! One thread reads, in key order, long values included, so that a simulated disk sees the same each time; other
+//! threads fold the pages in batches (`docs/decisions/0022-worker-pools.md`), whose findings are collected in order.
 
 mod children;
 mod history;
@@ -49,10 +48,10 @@ pub use report::{CheckReport, Finding, Severity, Verdict};
 
 /// Children that are folded together.
 const BATCH: usize = 64;
-/// Batches read and not taken in yet, for each thread that folds.
+/// Batches read and not collected yet, for each thread that folds.
 const AHEAD: usize = 4;
 
-/// What a check does.
+/// Options of a check.
 #[derive(Clone)]
 pub struct CheckOptions {
     values: bool,
@@ -94,15 +93,16 @@ impl CheckOptions {
         self
     }
 
-    /// Whether the states of the history are restored and hashed, too (default: true). That takes memory for all that
-    /// its commits have replaced: about 200 bytes a change.
+    /// Whether the states of the history are restored and hashed, too (default: true). That takes memory for all values
+    /// that its commits have replaced: about 200 bytes a change.
     #[must_use]
     pub fn past(mut self, past: bool) -> Self {
         self.past = past;
         self
     }
 
-    /// Called with how many steps are done, and how many there are: one for each page, and two more for its past.
+    /// A function that is called with the numbers of finished and of all steps: one step for each page, and two more
+    /// for the history.
     #[must_use]
     pub fn progress(mut self, progress: Option<Progress>) -> Self {
         self.progress = progress;
@@ -123,7 +123,7 @@ pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
     for (name, path, wanted, rights) in
         std::iter::once(("the folder", path.to_path_buf(), 0o700, "u+rwx")).chain(files)
     {
-        // Root opens what nobody may: its mode says what others will meet.
+        // Root can open any folder: its mode says who else can.
         let mode = std::fs::metadata(path).map(|found| found.permissions().mode());
         if let Some(mode) = mode.ok().filter(|mode| mode & wanted != wanted) {
             let what = format!(
@@ -214,16 +214,16 @@ struct Checker<'a> {
     incarnation: u32,
     options: CheckOptions,
     overflow: File,
-    /// Runs of the overflow file that something names.
+    /// Runs of the overflow file that are in use.
     runs: Vec<OverflowRun>,
-    /// Steps that are done, and all.
+    /// Finished steps, and all.
     done: u64,
     all: u64,
     report: CheckReport,
 }
 
 impl Checker<'_> {
-    /// Says how far it has come.
+    /// Counts finished steps and reports progress.
     fn report_progress(&mut self, steps: u64) {
         self.done += steps;
         if let Some(progress) = &self.options.progress {
@@ -235,7 +235,7 @@ impl Checker<'_> {
         self.report.add(Severity::Survived, what);
     }
 
-    /// What an open goes around.
+    /// Adds what an open tolerates.
     fn opening(&mut self, opening: &Opening) {
         if let Some(error) = &opening.fell_back {
             self.finding(format!(
@@ -327,7 +327,7 @@ impl Checker<'_> {
         let mut start = |checker: &mut Self, batch: Vec<VisitedPage<'a>>| {
             let (give, take) = sync_channel(1);
             let fold = move || {
-                // Nobody takes it after an error.
+                // No thread takes the result after an error.
                 let _ = give.send(ChildrenCheck::fold(known, batch));
             };
             match threads {
@@ -356,9 +356,9 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Takes in what came of a batch.
+    /// Adds the findings of a batch.
     fn add_children(&mut self, folding: Option<Receiver<ChildrenFindings>>) {
-        // An error is a panic over there, which goes on where the threads end.
+        // An error is a panic of the thread, which continues when the threads are joined.
         let Some(Ok(children)) = folding.map(|folding| folding.recv()) else { return };
         self.report_progress(children.all);
         self.report.pages += children.pages;
@@ -382,7 +382,7 @@ impl Checker<'_> {
         self.read_value(raw, at);
     }
 
-    /// Runs of the history, and its long values. What these take is among what is named already.
+    /// Checks the runs and long values of the history. Their pages count as named.
     fn check_history(&mut self, recovered: &RecoveredState) {
         if self.options.past {
             for error in recovered.history.damaged_runs() {
@@ -412,13 +412,13 @@ impl Checker<'_> {
         }
     }
 
-    /// Every page of the overflow file is named once or free.
+    /// Checks that every page of the overflow file is named once or free.
     fn space(&mut self, recovered: &RecoveredState) {
         let mut named = std::mem::take(&mut self.runs);
         named.sort_unstable_by_key(|run| run.start);
         let mut free = recovered.extents.free_runs().peekable();
         let pages = recovered.extents.stats().pages;
-        // Where the last named run, and the last page that is accounted for, end.
+        // The ends of the last named run, and of the last page accounted for.
         let (mut named_to, mut at) = (0, 0);
         for run in &named {
             let end = run.start + u64::from(run.pages);

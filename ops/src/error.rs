@@ -1,4 +1,4 @@
-//! What can go wrong with streams, besides what can with a database.
+//! Errors of streams, and of databases.
 
 use pleach::{Advice, Outcome};
 
@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The database has refused, or its device has failed.
+    /// The database refused the operation, or its device failed.
     #[error(transparent)]
     Db(pleach::Error),
     /// The stream is not what it should be, or does not fit the database.
@@ -36,7 +36,7 @@ impl Error {
         }
     }
 
-    /// What became of the operation ([`pleach::Error::outcome`]).
+    /// What has become of the operation ([`pleach::Error::outcome`]).
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Db(error) => error.outcome(),

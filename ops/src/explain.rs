@@ -1,4 +1,4 @@
-//! Where a key lies: region, page, what pends on it, and how deep its terminal sits.
+//! The place of a key: its region, its page, its buffered change, and the depth of its terminal.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub struct Explanation {
     pub region: usize,
     /// Number of the leaf page; none where the prefix has none yet.
     pub page: Option<u64>,
-    /// The commit of a change of the key that is not on the page yet.
+    /// The commit of a buffered change of the key.
     pub buffered: Option<u64>,
     /// True when the key has a value.
     pub present: bool,
@@ -43,7 +43,7 @@ impl std::fmt::Display for Explanation {
     }
 }
 
-/// Says where a key lies in a namespace of the folder's database, in the newest state.
+/// The place of a key in a namespace of the folder's database, in the newest state.
 ///
 /// # Errors
 /// A folder without a database, damage on the way to the key;
@@ -52,8 +52,8 @@ pub fn explain(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
     explain_on(device(path)?, None, namespace, key, false)
 }
 
-/// The same with what the key had before each commit of the history that changed it, the newest first: the whole history is
-/// read for that.
+/// Like [`explain`], with the key's value before each commit of the history that changed it, the newest first: reads
+/// the whole history.
 ///
 /// # Errors
 /// As [`explain`].
@@ -61,7 +61,7 @@ pub fn explain_past(path: &Path, namespace: u8, key: &Key) -> Result<Explanation
     explain_on(device(path)?, None, namespace, key, true)
 }
 
-/// The same on any device, with the `past` or without, of a database with any hasher: an application gives its own.
+/// Like [`explain`] or, with `past`, [`explain_past`], on any device, with any hasher: an application gives its own.
 ///
 /// # Errors
 /// As [`explain`].
@@ -88,7 +88,7 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// Where the page is another one by the time that it is read, so many more tries are `left`.
+    /// Explains; where the page was replaced before it was read, up to `retries` times again.
     fn explain(self, opened: &OpenedDatabase, retries: u32) -> Result<Explanation> {
         let Self { namespace, key, past } = self;
         let examined = opened.examine()?;
@@ -123,7 +123,7 @@ impl Explainer<'_> {
                 opened.device.read_at(&file, &mut buf, number.offset())?;
                 let tag = state.children().tag(child);
                 let view = match parse(&buf, opened.newest.database, namespace, number, tag) {
-                    // It has moved: where the key is by now is found anew.
+                    // The page was replaced: the key is looked up again.
                     Err(_) if retries > 0 => return self.explain(opened, retries - 1),
                     view => view?,
                 };
@@ -179,7 +179,7 @@ impl Explainer<'_> {
     }
 }
 
-/// What the key had before each commit of the history that changed it, the newest first.
+/// The key's value before each commit of the history that changed it, the newest first.
 fn history(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut before = undo.oldest_commit();

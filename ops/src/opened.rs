@@ -1,4 +1,4 @@
-//! A database folder that is opened for looking: recovered into memory as an open would, without a write.
+//! A database folder opened for inspection: recovered into memory as by an open, without a write.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use pleach_journal::format::creation::DirectoryState;
 use pleach_journal::format::superblock::{self, Superblock};
 use pleach_journal::format::superblock_store::SuperblockStore;
 
-/// A database, opened for looking.
+/// A database opened for inspection.
 pub(crate) struct OpenedDatabase {
     pub(crate) device: Disk,
-    /// The newest superblock, which says what the database is.
+    /// The newest superblock, which describes the database.
     pub(crate) newest: Superblock,
     pub(crate) hasher: Hasher,
-    /// Keeps writers out; else says who writes.
+    /// Keeps writers out; an error names the writer.
     lock: core::result::Result<Box<dyn Send + Sync>, IoError>,
 }
 
@@ -53,12 +53,12 @@ impl OpenedDatabase {
         self.examine_with(limits)
     }
 
-    /// The same without its history: a device that cannot read that is no reason to give nothing.
+    /// The same without its history, so that a history that cannot be read hides nothing else.
     pub(crate) fn examine_present(&self) -> Result<Examination> {
         self.examine_with(|_| limits(0))
     }
 
-    /// The same with a log that ends where it is damaged, and whatever files of pages are there.
+    /// The same with a log that ends at its damage, and the files of pages that exist.
     pub(crate) fn examine_salvage(&self) -> Result<Examination> {
         let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
         let none = |_: &Superblock| limits(0);
@@ -88,7 +88,7 @@ pub(crate) fn device(path: &Path) -> Result<Disk> {
     Ok(OsDevice::open(path, options).map_err(missing_folder_error)?.into())
 }
 
-/// The number of the folder's database ([`Db::id`](pleach::Db::id)). Where no superblock can be used its log tells it.
+/// The number of the folder's database ([`Db::id`](pleach::Db::id)). Without a usable superblock the log has it.
 ///
 /// # Errors
 /// A folder without a database; two superblocks that cannot be used, and a log without a whole record.
@@ -114,7 +114,7 @@ pub fn hasher(path: &Path) -> Result<String> {
     Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().hasher.to_string())
 }
 
-/// The history as the database was last opened with it.
+/// The history's limits as the database was last opened.
 pub(crate) fn limits(commits: u64) -> HistoryLimits {
     HistoryLimits::of_disk(commits, u64::MAX)
 }

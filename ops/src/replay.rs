@@ -1,8 +1,8 @@
-//! Making a commit of another database again: roll forward and change streams know the roots that it has to lead to.
+//! Making a commit of another database again, for roll forward and change streams, which know its roots.
 
 use pleach::{Access, CommitError, Db, FinishError, Roots, SessionOptions};
 
-/// Commits changes and a blob, when `check` finds the roots right that they lead to.
+/// Commits changes and a blob, when `check` accepts the roots that they lead to.
 pub(crate) fn commit<E: From<pleach::Error>>(
     db: &Db,
     changes: impl IntoIterator<Item = Access>,

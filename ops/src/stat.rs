@@ -1,5 +1,5 @@
-//! What is in a folder. A few leaf pages are read, over the whole index: a folder that was copied while its database was
-//! open opens, and its leaf pages are of another time than its index.
+//! The contents of a folder. A few leaf pages are read, over the whole index: a folder that was copied while its
+//! database was open opens, but its leaf pages are of another time than its index.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -28,7 +28,7 @@ pub struct Stat {
     pub root: Node,
     /// The tries of all namespaces, ascending.
     pub namespaces: Vec<NamespaceStat>,
-    /// Its number.
+    /// The number of the newest commit.
     pub commit: u64,
     /// The oldest commit that can be read.
     pub oldest_commit: u64,
@@ -38,7 +38,7 @@ pub struct Stat {
     pub history_commits: u64,
     /// When the oldest commit behind [`Self::oldest_commit`] was made, where that is known.
     pub history_since: Option<SystemTime>,
-    /// Bytes of its blob.
+    /// Bytes of the newest commit's blob.
     pub blob_bytes: usize,
     /// Name of the hasher.
     pub hasher: &'static str,
@@ -48,9 +48,9 @@ pub struct Stat {
     pub empty_prefixes: u64,
     /// Regions of the index.
     pub regions: u64,
-    /// Committed changes that are not in a page yet.
+    /// Changes buffered: committed and not yet in a page.
     pub buffered_entries: u64,
-    /// Bytes of memory that those take.
+    /// Bytes of memory of the buffered changes.
     pub pending_bytes: u64,
     /// Pages of the overflow file in use, and all of them.
     pub overflow_pages: (u64, u64),
@@ -58,8 +58,8 @@ pub struct Stat {
     pub files: Vec<(String, u64)>,
     /// Bytes of log that an open replays.
     pub log_replay_bytes: u64,
-    /// How an open would find the database: closed or not, what it would cut off, what it would have to
-    /// go around. A note says of leaf pages that do not fit, of the few that are read.
+    /// What an open would find: whether the database was closed, what the open would cut off, and what it would
+    /// tolerate. A note counts the leaf pages that do not fit, of the few that are read.
     pub opening: Opening,
     /// The superblock in use.
     pub superblock: Superblock,
@@ -75,19 +75,19 @@ pub struct Stat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamespaceStat {
-    /// Its number.
+    /// The namespace's number.
     pub number: u8,
-    /// Its root in the newest commit; none when it was dropped, or is plain.
+    /// The namespace's root in the newest commit; none when it was dropped, or is plain.
     pub root: Option<Node>,
-    /// Its digest in the newest commit, when it is plain.
+    /// The namespace's digest in the newest commit, when it is plain.
     pub digest: Option<[u8; 32]>,
-    /// The commit that dropped it: it is still there for older commits, or not yet given up.
+    /// The commit that dropped the namespace: it still exists for older commits, or is not yet reclaimed.
     pub dropped: Option<u64>,
-    /// Its leaf pages.
+    /// The namespace's leaf pages.
     pub pages: u64,
-    /// Its regions.
+    /// The namespace's regions.
     pub regions: u64,
-    /// Its changes that are not in a page yet.
+    /// The namespace's buffered changes.
     pub buffered_entries: u64,
 }
 
@@ -129,7 +129,7 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
     let opened = &OpenedDatabase::new(&device.into(), hasher)?;
     let mut examined = opened.examine()?;
     let recovered = &examined.recovered;
-    // Beside a process that writes pages move, and a file may go.
+    // Beside a writing process pages move, and a file may be renamed.
     if !opened.is_live() {
         examined.opening.notes.extend(sample(opened, recovered)?);
     }
@@ -140,7 +140,7 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
     let mut files = Vec::new();
     for name in opened.device.list()? {
         match opened.device.open(&name, OpenMode::Read) {
-            // Given another name since.
+            // Renamed since.
             Err(error) if error.is_not_found() && opened.is_live() => {}
             file => files.push((name, opened.device.len(&file?)?)),
         }
@@ -213,13 +213,13 @@ fn sample(opened: &OpenedDatabase, recovered: &RecoveredState) -> Result<Option<
 /// When the oldest commit that a history has undo of was made, where that is known.
 fn since(undo: &Undo, tip: u64) -> Option<SystemTime> {
     let oldest = Some(undo.oldest_commit() + 1).filter(|oldest| *oldest <= tip)?;
-    // A damaged run is for a check to find.
+    // A damaged run is found by a check.
     let seconds = undo.committed_at(oldest).ok()??;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 impl Stat {
-    /// What the line of the history says.
+    /// The line of the history.
     fn history(&self) -> String {
         let wanted = match self.superblock.history {
             u64::MAX => "all".to_owned(),

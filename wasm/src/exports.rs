@@ -1,9 +1,9 @@
 //! The functions of the WebAssembly module: plain numbers, and memory by pointer and length.
 //!
-//! The caller gets memory for a request by [`alloc()`], writes it, and calls a function with the number of the hash function
-//! (1 BLAKE3, 2 SHA-256), the request's place and its length. It gives back the reply's place: the length of what follows
-//! (4 bytes, little-endian), 1 for an answer or 0 for a refusal, and the answer ([`requests`]) or the reason as
-//! UTF-8. Request and reply are then freed by [`free`], the reply with the length and 4 more.
+//! The caller allocates a request by [`alloc()`], writes it, and calls a function with the number of the hash function
+//! (1 BLAKE3, 2 SHA-256), the request's address and its length. The function returns the reply's address: the length of
+//! what follows (4 bytes, little-endian), 1 for an answer or 0 for a refusal, and the answer ([`requests`]) or the
+//! reason as UTF-8. Request and reply are then freed by [`free`], the reply with the length and 4 more.
 #![expect(unsafe_code, reason = "the caller's memory comes as pointer and length")]
 
 use alloc::{boxed::Box, string::String, vec::Vec};
@@ -35,7 +35,7 @@ pub extern "C" fn alloc(len: usize) -> *mut u8 {
     given(bytes)
 }
 
-/// Gives bytes to the caller, until [`free`]. Its type holds the element to a byte, which `free` counts in.
+/// Hands bytes to the caller, until [`free`]. The element stays a byte, since `free` counts bytes.
 fn given(bytes: Vec<u8>) -> *mut u8 {
     Box::into_raw(bytes.into_boxed_slice()).cast()
 }

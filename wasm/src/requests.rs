@@ -1,8 +1,8 @@
-//! What a request asks, as bytes, and what a verified proof answers, as bytes. Safe code alone; any bytes give a `Result`.
+//! Requests and answers as bytes. Only safe code; any bytes give a `Result`.
 //!
-//! A root, a key and a hash are 32 bytes each. A *found* hash is 33 bytes: 1 and the hash, or 0 and 32 zero bytes where a
-//! key has no value. Numbers are little-endian. Each request ends with the proof, which takes all bytes that are left;
-//! verification is within `Limits::DEFAULT`.
+//! A root, a key and a hash are 32 bytes each. A *found* hash is 33 bytes: 1 and the hash, or 0 and 32 zero bytes where
+//! a key has no value. Numbers are little-endian. Each request ends with the proof, which takes all bytes that are
+//! left; verification is within `Limits::DEFAULT`.
 
 use alloc::{format, string::String, string::ToString, vec::Vec};
 use core::fmt::{Display, Write};
@@ -13,7 +13,7 @@ use pleach_core::{Hasher, Key, Lookup, Node, ValueHash};
 /// The bytes of an answer, or why there is none.
 pub type Answer = Result<Vec<u8>, String>;
 
-/// What is left of a request.
+/// The remaining bytes of a request.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
@@ -70,7 +70,7 @@ pub fn verify_key(hasher: Hasher, request: &[u8]) -> Answer {
 pub fn verify_keys(hasher: Hasher, request: &[u8]) -> Answer {
     let mut rest = Rest(request);
     let (root, count) = (rest.node()?, u32::from_le_bytes(rest.take()?));
-    // Room for them is made as they come: the number may be any.
+    // Allocated as the keys are read: the number may be any.
     let keys = (0..count).map(|_| rest.take()).collect::<Result<Vec<Key>, _>>()?;
     let verified = multi::verify(hasher, rest.0, &root).map_err(text)?;
     let mut answer = Vec::new();
@@ -125,8 +125,8 @@ pub fn verify_witness(hasher: Hasher, request: &[u8]) -> Answer {
     Ok(answer)
 }
 
-/// Root over all namespaces, proof through it: the namespace (a byte), its found root (none: it does not exist), and the
-/// inner proof, **not verified**, which is to be checked against that root.
+/// Root over all namespaces, proof through it: the namespace (a byte), its found root (none: it does not exist), and
+/// the inner proof, **not verified**, which is to be checked against that root.
 pub fn open_namespace(hasher: Hasher, request: &[u8]) -> Answer {
     let mut rest = Rest(request);
     let root = rest.node()?;
@@ -138,9 +138,9 @@ pub fn open_namespace(hasher: Hasher, request: &[u8]) -> Answer {
 }
 
 /// Roots over all namespaces before and after, proof of a namespace's change through them: the namespace (a byte), 1 if
-/// its root differs, its found roots before and after (none: it does not exist, or does not differ), and the inner change
-/// proof, **not verified**, which is to be checked between those roots, 32 zero bytes for one that does not exist; there is
-/// none where no key changed.
+/// its root differs, its found roots before and after (none: it does not exist, or does not differ), and the inner
+/// change proof, **not verified**, which is to be checked between those roots, 32 zero bytes for one that does not
+/// exist; there is none where no key changed.
 pub fn open_namespace_change(hasher: Hasher, request: &[u8]) -> Answer {
     let mut rest = Rest(request);
     let (from, to) = (rest.node()?, rest.node()?);

@@ -1,5 +1,5 @@
-//! Change streams: each changed byte, cut and wrong state is refused and changes nothing; one that was cut off while it was
-//! applied goes on. The stream is written here a second time, from docs/export.md alone.
+//! Change streams: each changed byte, cut and wrong state is refused and changes nothing; an interrupted one continues.
+//! The stream is encoded here a second time, from docs/export.md alone.
 
 use pleach::{Db, SessionOptions};
 use pleach_ops::Error;
@@ -103,7 +103,7 @@ fn changes_of_plain_namespaces_alone_are_applied_once() {
     }
 }
 
-/// What came and went between two commits is in no stream.
+/// Changes undone between two commits are in no stream.
 #[test]
 fn a_stream_has_net_changes() {
     let mut world = World::new(3, 50);
@@ -132,8 +132,8 @@ fn a_stream_has_net_changes() {
     let _ = world.below(1);
 }
 
-/// A namespace that was dropped and added again is another one. It cannot be added while the older state can be read, so
-/// that changes between the two are never asked for in vain.
+/// A namespace that was dropped and added again is another one. It cannot be added while the older state can be read,
+/// so that changes between the two are never asked for in vain.
 #[test]
 fn a_namespace_that_is_added_again_is_not_taken_for_unchanged() {
     let mut world = World::new(4, 2);
@@ -183,7 +183,7 @@ fn read(bytes: &[u8]) -> Result<u64, StreamError> {
     reader.finish().map(|()| count)
 }
 
-/// Every byte counts.
+/// Every byte is checked.
 #[test]
 fn a_stream_with_a_changed_byte_is_refused() {
     let (world, copy, [from, to]) = two();
@@ -202,7 +202,7 @@ fn a_stream_with_a_changed_byte_is_refused() {
     let trailing = apply(&copy, &[&*bytes, &[0]].concat()).expect_err("a byte too many");
     assert!(matches!(trailing, Error::Stream(StreamError::Trailing)), "{trailing}");
     assert_eq!((copy.commit_number(), state_of(&copy)), before);
-    // The two kinds are not taken for one another.
+    // The two kinds are distinguished.
     let mut full = Vec::new();
     pleach_ops::export::export(&world.db.snapshot().expect("a snapshot"), &mut full)
         .expect("exported");

@@ -1,4 +1,5 @@
-//! A transaction of an engine that has none that sees its own writes: they wait in a map, and are written at once.
+//! A transaction for an engine whose own transactions do not see their writes: writes are kept in a map, and written at
+//! once.
 
 use hashbrown::HashMap;
 use pleach_core::{Hasher, Key};
@@ -25,7 +26,7 @@ impl<'a> BufferedTx<'a> {
         Self { before, written: HashMap::new() }
     }
 
-    /// What was written, in no order.
+    /// The writes, in no order.
     pub fn written(self) -> HashMap<PlainKey, Option<Value>> {
         self.written
     }
@@ -60,7 +61,7 @@ impl Tx for BufferedTx<'_> {
     }
 }
 
-/// Puts what was found into `value`. Gives false if that is nothing.
+/// Puts the value found into `value`. False if there is none.
 pub fn filled(value: &mut Vec<u8>, found: Option<&[u8]>) -> bool {
     value.clear();
     value.extend_from_slice(found.unwrap_or_default());
@@ -82,7 +83,7 @@ pub fn padded(key: &[u8]) -> Result<Key> {
     Ok(padded)
 }
 
-/// The key that a padded one stands for.
+/// The key inside a padded one.
 pub fn bare(key: &Key) -> &[u8] {
     match usize::from(key[LONGEST]) {
         length @ 1..=LONGEST if key[length..LONGEST].iter().all(|byte| *byte == 0) => {
@@ -92,8 +93,8 @@ pub fn bare(key: &Key) -> &[u8] {
     }
 }
 
-/// The key of a name in a trie that is made for keys which are spread evenly: the hash of the name. A key of 32 bytes is
-/// a hash already, and stays as it is.
+/// The key of a name in a trie that is made for keys which are spread evenly: the hash of the name. A key of 32 bytes
+/// is a hash already, and stays as it is.
 pub fn hashed(key: &[u8]) -> Result<Key> {
     let name = name(key)?;
     Ok(name.into_inner().unwrap_or_else(|short| Hasher::BLAKE3.hash(&short)))

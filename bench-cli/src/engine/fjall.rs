@@ -27,7 +27,7 @@ pub struct FjallEngine {
     memtable_mib: u64,
     cache_mib: u64,
     workers: usize,
-    /// Tables, and compactions that had ended, when it was seen idle last.
+    /// Tables, and finished compactions, when it was last idle.
     drained: (usize, usize),
 }
 
@@ -103,8 +103,8 @@ impl Engine for FjallEngine {
         Some(&mut self.flat)
     }
 
-    /// It tells of no end: it has nothing to do when it is seen idle three times. Where nothing is new since then, no
-    /// clock pays for looking.
+    /// The crate reports no end of its work: it counts as idle when it was seen idle three times. Without new work the
+    /// check costs no time.
     fn drain(&mut self, _pending: u64) -> Result<()> {
         let busy = |one: &Self| {
             let (sealed, active) = (one.state.sealed_memtable_count(), one.db.active_compactions());

@@ -115,7 +115,7 @@ impl TreeReader for Jmt {
         }
     }
 
-    /// Only a restored tree is asked for it.
+    /// Used only by a restored tree.
     fn get_rightmost_leaf(&self) -> anyhow::Result<Option<(NodeKey, LeafNode)>> {
         anyhow::bail!("trees are not restored here")
     }
@@ -295,7 +295,7 @@ impl Engine for Jmt {
 /// A key that was read, its value, and the proof as bytes.
 type JmtRead = (Key, Option<OwnedValue>, Vec<u8>);
 
-/// Proofs of what was read, and of the update.
+/// Proofs of the reads, and of the update.
 struct Proofs {
     root: Root,
     reads: Vec<JmtRead>,

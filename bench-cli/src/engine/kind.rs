@@ -1,4 +1,4 @@
-//! Which engine, what it can do, and what its commits survive.
+//! The engines, their capabilities, and what their commits survive.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,22 +31,22 @@ pub enum EngineKind {
     Model,
 }
 
-/// What an engine can do.
+/// Capabilities of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
-    /// Blocks have a root.
+    /// True when blocks have a root.
     pub merkle: bool,
-    /// That of the same pairs in this project's engine.
+    /// True when the root of a set of pairs is that of this project's engine.
     pub our_root: bool,
-    /// Blocks have witnesses.
+    /// True when blocks have witnesses.
     pub witness: bool,
-    /// Several blocks can be finished and not committed.
+    /// True when several blocks can be finished and not committed.
     pub overlays: bool,
-    /// Other threads read beside commits.
+    /// True when other threads read beside commits.
     pub views: bool,
-    /// It has files.
+    /// True when the engine has files.
     pub files: bool,
-    /// Background work cannot be paused: it goes on while the clock stands.
+    /// True when background work cannot be paused: it goes on while the clock is stopped.
     pub works_on: bool,
 }
 
@@ -64,13 +64,13 @@ const PEERS: [(EngineKind, &str, &str, bool); 9] = [
 ];
 
 impl EngineKind {
-    /// All of this build; the oracle is the last.
+    /// All engines of this build; the oracle is the last.
     pub fn all() -> impl Iterator<Item = Self> + Clone {
         let peers = PEERS.iter().filter(|peer| peer.3).map(|peer| peer.0);
         [Self::Pleach, Self::PleachPlain].into_iter().chain(peers).chain([Self::Model])
     }
 
-    /// Its name on the command line and in results.
+    /// The engine's name on the command line and in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pleach => "pleach",
@@ -100,7 +100,7 @@ impl EngineKind {
         usage(format!("no engine {name}: this build has {}", all.join(", ")))
     }
 
-    /// What to do when the build has it not.
+    /// What to do when the build does not have the engine.
     pub fn missing(self) -> String {
         let name = self.name();
         format!(
@@ -116,7 +116,7 @@ impl EngineKind {
         format!("{name} {version}")
     }
 
-    /// What it can do.
+    /// The engine's capabilities.
     pub const fn caps(self) -> Caps {
         const NONE: Caps = Caps {
             merkle: false,
@@ -147,7 +147,7 @@ impl EngineKind {
         self.caps().merkle && !matches!(self, Self::Qmdb)
     }
 
-    /// Bytes of memory that it takes with so many keys, about.
+    /// Bytes of memory with this many keys, about.
     pub fn memory(self, cache_mib: u64, keys: u64) -> u64 {
         let budget = cache_mib * MIB * 11 / 10;
         match self {
@@ -161,13 +161,13 @@ impl EngineKind {
         }
     }
 
-    /// Bytes on disk after so many writes to so many keys, about, as measured from 2^14 to 2^21 keys.
+    /// Bytes on disk after this many writes to this many keys, about, as measured from 2^14 to 2^21 keys.
     pub fn disk(self, flags: &Flags, keys: u64, writes: u64) -> u64 {
         let rewritten = writes.min(keys);
         match self {
             Self::Pleach | Self::PleachPlain => {
-                // Leaf pages, of which up to a third are free and wait to be reused, two images, and the log: it grows
-                // by segments of 64 MiB until a checkpoint frees them.
+                // Leaf pages, of which up to a third are free or retired, two images, and the log: it grows by segments
+                // of 64 MiB until a checkpoint frees them.
                 let leaf = keys * 72;
                 let aged = (leaf / 2).min(writes.saturating_mul(4096));
                 let log =
@@ -184,12 +184,12 @@ impl EngineKind {
         }
     }
 
-    /// What a commit survives on a device; in memory nothing survives a power cut ([`crate::machine::most`]). Counted sync
-    /// calls and a kill prove it, in the engines' tests.
+    /// What a commit survives on a device; in memory nothing survives a power cut ([`crate::machine::most`]). Counted
+    /// sync calls and a kill prove it, in the engines' tests.
     pub const fn level(self, durability: Durability) -> Level {
         match (self, durability) {
             (Self::Model, _) => Level::Nothing,
-            // It syncs each commit, whatever it is told.
+            // It syncs each commit, whatever the flag.
             (Self::Nomt, _) | (_, Durability::Commit) => Level::PowerCut,
             (Self::Redb | Self::Qmdb, _) => Level::Nothing,
             _ => Level::Kill,
@@ -203,8 +203,8 @@ pub fn nomt_buckets(keys: u64) -> u64 {
     (expected_pages(keys) * 3 / 2).max(64_000)
 }
 
-/// Six trie levels make a page, which is stored if at least 20 leaves lie below it. At level `k` the leaves below a page
-/// are Poisson-distributed with mean `keys / 64^k`.
+/// Six trie levels make a page, which is stored if at least 20 leaves lie below it. At level `k` the leaves below a
+/// page are Poisson-distributed with mean `keys / 64^k`.
 fn expected_pages(keys: u64) -> u64 {
     let (mut pages, mut places) = (0.0, 1.0);
     for _ in 0..10 {
@@ -241,7 +241,7 @@ mod tests {
         assert!((2_500_000..4_500_000).contains(&pages(28)), "{}", pages(28));
     }
 
-    /// 52, 91 and 181 MB were resident with 2^20, 2^21 and 2^22 keys; 256 MiB were said, whatever the keys.
+    /// 52, 91 and 181 MB were resident with 2^20, 2^21 and 2^22 keys; the estimate was 256 MiB for all.
     #[test]
     fn the_index_of_qmdb_counts() {
         let memory = |log2: u32| EngineKind::Qmdb.memory(64, 1 << log2);

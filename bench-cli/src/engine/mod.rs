@@ -52,24 +52,24 @@ pub type Root = [u8; 32];
 pub type PlainKey = arrayvec::ArrayVec<u8, 32>;
 /// A key and its value.
 pub type Pair = (PlainKey, Value);
-/// Gets a value: the number of its key in the request, and the value, if there is one.
+/// Receives a value: the number of its key in the request, and the value, if there is one.
 pub type ValueSink<'a> = dyn FnMut(usize, Option<&[u8]>) + 'a;
-/// What a transaction does.
+/// The body of a transaction.
 pub type TxBody<'a> = dyn FnMut(&mut dyn Tx) -> Result<()> + 'a;
 
-/// What a block does to a key.
+/// The operation of a block on a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// It was read, and that is all.
+    /// The key was only read.
     Read,
-    /// It gets a value, or none, and was not read.
+    /// The key gets a value or none, and was not read.
     Write(Option<Value>),
-    /// It was read, and gets a value or none.
+    /// The key was read, and gets a value or none.
     ReadWrite(Option<Value>),
 }
 
 impl Op {
-    /// What is written.
+    /// The written value, if the key is written.
     pub const fn written(&self) -> Option<Option<&Value>> {
         match self {
             Self::Read => None,
@@ -78,10 +78,10 @@ impl Op {
     }
 }
 
-/// A key of a block, and what the block does to it.
+/// A key of a block, and the block's operation on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateAccess {
-    /// Which of an engine's namespaces, where it has any: 0 for accounts, 1 for storage.
+    /// The namespace, for engines that have some: 0 for accounts, 1 for storage.
     pub space: u8,
     pub key: Key,
     pub op: Op,
@@ -94,7 +94,7 @@ impl StateAccess {
     }
 }
 
-/// What the settings of an engine say whose files are read through the system's page cache.
+/// The setting that is printed for an engine whose files are read through the system's page cache.
 #[allow(dead_code, reason = "which engines there are is a matter of the build's features")]
 fn page_cache() -> (&'static str, String) {
     ("files", "read through the system's page cache, beside the budget".to_owned())
@@ -112,20 +112,20 @@ pub trait Engine {
     /// Runs `work` in one atomic transaction, which sees its own writes. Durable on return when `sync`.
     fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()>;
 
-    /// What other threads read with.
+    /// A reader for another thread.
     fn reader(&self) -> Result<Box<dyn Reader>> {
         usage("this engine has no views beside commits")
     }
 
-    /// All that was committed is durable.
+    /// Makes all commits durable.
     fn sync(&mut self) -> Result<()>;
 
-    /// Root of the newest block that is finished, committed or not; none of a plain store.
+    /// Root of the newest finished block, committed or not; none of a plain store.
     fn root(&self) -> Option<Root> {
         None
     }
 
-    /// Of a plain store: the block at hand. What follows is then done with its transactions, without a root.
+    /// The present block of a plain store: the functions below then use its transactions, without a root.
     fn plain_block(&mut self) -> Option<&mut PlainBlock> {
         None
     }
@@ -135,12 +135,12 @@ pub trait Engine {
         Ok(())
     }
 
-    /// Tells which keys this block will read, or, once it has read, which the next one will.
+    /// Announces the keys that this block will read, or, once it has read, those of the next one.
     fn announce(&mut self, _space: u8, _keys: &[Key]) -> Result<()> {
         Ok(())
     }
 
-    /// Shows the values of keys as the block that was begun sees them.
+    /// Calls `see` with the values of keys in the state of the block that was begun.
     fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let mut value = Vec::new();
         self.reader()?.view(&mut |view| {
@@ -152,7 +152,7 @@ pub trait Engine {
         })
     }
 
-    /// Finishes the block: all that it has read and written, each key once, in any order. Persists nothing.
+    /// Finishes the block with all its reads and writes, each key once, in any order. Persists nothing.
     fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         match self.plain_block() {
             Some(flat) => flat.made = accesses,
@@ -161,7 +161,7 @@ pub trait Engine {
         Ok(None)
     }
 
-    /// Commits the oldest block that is finished. Durable on return if the engine was opened so.
+    /// Commits the oldest finished block. Durable on return if the engine was opened so.
     fn commit(&mut self) -> Result<()> {
         let Some(flat) = self.plain_block() else { return usage("this engine has no blocks") };
         let (durable, made) = (flat.durable, std::mem::take(&mut flat.made));
@@ -174,7 +174,7 @@ pub trait Engine {
         })
     }
 
-    /// Forgets the block that was begun, and all that are finished and not committed.
+    /// Discards the block that was begun, and all that are finished and not committed.
     fn discard(&mut self) -> Result<()> {
         if let Some(flat) = self.plain_block() {
             flat.made.clear();
@@ -185,12 +185,12 @@ pub trait Engine {
     /// Writes a number into the next commit, for engines that have room for one beside their pairs.
     fn mark(&mut self, _number: u64) {}
 
-    /// The number in the newest commit, or none where there is no room for one.
+    /// The number in the newest commit; none where the engine has no room for one.
     fn marked(&self) -> Result<Option<u64>> {
         Ok(None)
     }
 
-    /// Stops background work for as long as the clock is stopped, or lets it go on.
+    /// Pauses or resumes background work, for a stopped clock.
     fn pause(&mut self, _pause: bool) {}
 
     /// Entries that wait for background work.
@@ -198,26 +198,26 @@ pub trait Engine {
         0
     }
 
-    /// Waits until background work has left at most this many entries.
+    /// Waits until at most this many entries wait for background work.
     fn drain(&mut self, _pending: u64) -> Result<()> {
         Ok(())
     }
 
-    /// What the engine has counted since it was opened, by name. `checkpoints` ends a headline run.
+    /// The engine's counters since it was opened, by name. `checkpoints` ends a headline run.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// This project's engine, for what no other does.
+    /// This project's engine, for workloads that run on no other.
     fn as_pleach(&mut self) -> Option<&mut pleach::PleachEngine> {
         None
     }
 
-    /// Ends what runs in the background, and closes the files.
+    /// Ends background work, and closes the files.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// The block at hand of a plain store: finished, and written by its commit.
+/// The present block of a plain store: finished, and written by its commit.
 #[derive(Debug, Default)]
 pub struct PlainBlock {
     /// Whether commits of blocks are synced.
@@ -243,15 +243,15 @@ pub trait Reader: Send {
 pub trait View {
     /// The value of a key, in `value`, which is cleared first; false if it has none.
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
-    /// Shows the pairs from `from` on in the order of keys, until `each` says false.
+    /// Calls `each` with the pairs from `from` on in key order, until it returns false.
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
 }
 
 /// A block's witness in the engine's own form.
 pub trait EngineWitness: Sync {
-    /// Its size, in the most compact form that the engine has.
+    /// The witness's size in bytes, in the engine's most compact form.
     fn bytes(&self) -> u64;
-    /// Verifies it against the root before the block, without a database, and returns all that it proves.
+    /// Verifies the witness against the root before the block, without a database, and returns all that it proves.
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String>;
 }
 
@@ -266,12 +266,12 @@ pub struct Proven {
     pub writes: Vec<(Key, Option<ValueHash>)>,
 }
 
-/// What an engine is opened with.
+/// Parameters of an open.
 #[derive(Clone, Debug)]
 pub struct Setup<'a> {
     pub folder: PathBuf,
     pub flags: &'a Flags,
-    /// Keys that it will have, about, for an engine that must know.
+    /// Keys that the database will have, about, for an engine that must know.
     pub keys: u64,
     /// The budget of all its memory.
     pub cache_mib: u64,
@@ -288,7 +288,7 @@ impl<'a> Setup<'a> {
         self.flags.threads.map_or_else(crate::machine::cores, usize::from)
     }
 
-    /// The engine's own settings, from `--peer-arg ENGINE.NAME=VALUE`. What it does not know is refused.
+    /// The engine's own settings, from `--peer-arg ENGINE.NAME=VALUE`. Unknown ones are refused.
     pub fn args(&self, engine: &str, known: &[&str]) -> Result<Args<'a>> {
         let mut own = Vec::new();
         for text in &self.flags.peer_arg {
@@ -316,7 +316,7 @@ impl<'a> Setup<'a> {
 pub struct Args<'a>(Vec<(&'a str, &'a str)>);
 
 impl Args<'_> {
-    /// A setting, or what it is without.
+    /// A setting, or its default.
     pub fn of<T: core::str::FromStr>(&self, name: &str, without: T) -> Result<T> {
         match self.0.iter().rev().find(|arg| arg.0 == name) {
             None => Ok(without),

@@ -1,6 +1,5 @@
-//! The oracle: a sorted map in memory, whose root is made from scratch with each block. For small sizes, and for golden
-//! roots; it has no witness, and nothing of it is ever durable. As a database of a folder it is a file that a close
-//! writes.
+//! The oracle: a sorted map in memory, whose root is computed from scratch with each block. For small sizes, and for
+//! golden roots; it has no witness, and no commit is durable. In a folder it is a file that a close writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -19,11 +18,11 @@ use crate::error::{Error, Result, wrong};
 
 type Map = BTreeMap<PlainKey, Value>;
 
-/// The state in memory, and the file that has it when it is closed.
+/// The state in memory, and its file.
 pub struct Model {
     /// The newest block.
     newest: Arc<Map>,
-    /// The oldest first, with their roots.
+    /// Finished blocks, the oldest first, with their roots.
     made: VecDeque<(Arc<Map>, Root)>,
     committed: Arc<Map>,
     root: Root,

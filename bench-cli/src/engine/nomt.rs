@@ -1,6 +1,7 @@
-//! The crate nomt, used the way its documentation says: a session on the newest state, keys that are announced warmed up
-//! and read by several threads, `finish` with the actual reads and writes in key order, `commit`. Each commit is synced:
-//! it knows no other. What no flag decides is the crate's own default, or follows from the flags that all engines share.
+//! The crate nomt, used the way its documentation says: a session on the newest state, keys that are announced warmed
+//! up and read by several threads, `finish` with the actual reads and writes in key order, `commit`. Each commit is
+//! synced: it knows no other. What no flag decides is the crate's own default, or follows from the flags that all
+//! engines share.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -44,7 +45,7 @@ where
     Ok(value)
 }
 
-/// What a key had when it was read.
+/// A key and its value when it was read.
 type NomtRead = (Key, Option<Vec<u8>>);
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
@@ -56,9 +57,9 @@ struct OpenBlock {
     session: Session<Blake3Hasher>,
     /// True when the block's keys were announced.
     announced: bool,
-    /// True when the block has read. Keys that are announced from then on are the next block's.
+    /// True when the block has read. Keys announced from then on are the next block's.
     has_read: bool,
-    /// What it has read, where that is to be proven.
+    /// The block's reads, where they are to be proven.
     reads: Option<Vec<NomtRead>>,
 }
 
@@ -71,7 +72,7 @@ pub struct NomtEngine {
     begun: Option<OpenBlock>,
     /// The newest block.
     made: Option<FinishedSession>,
-    /// Those before it, the newest first, as sessions want them.
+    /// Blocks before it, the newest first, as sessions take them.
     overlays: VecDeque<Overlay>,
 }
 
@@ -151,7 +152,7 @@ impl Engine for NomtEngine {
         Ok(())
     }
 
-    /// What a session has warmed up is no use to the next one.
+    /// Pages warmed up by one session do not serve the next one.
     fn announce(&mut self, _space: u8, keys: &[Key]) -> Result<()> {
         let Some(begun) = self.begun.as_mut().filter(|begun| !begun.has_read) else {
             return Ok(());
@@ -187,7 +188,7 @@ impl Engine for NomtEngine {
 
     fn commit(&mut self) -> Result<()> {
         if self.begun.is_some() {
-            // The crate would wait for it for ever.
+            // The crate would wait for ever.
             return Err(wrap("it commits nothing while a block is begun"));
         }
         if let Some(oldest) = self.overlays.pop_back() {
@@ -198,7 +199,7 @@ impl Engine for NomtEngine {
 
     fn discard(&mut self) -> Result<()> {
         if let Some(begun) = self.begun.take().filter(|_| self.warm_up) {
-            // A session that is dropped unfinished makes the worker panic that warms up.
+            // Dropping an unfinished session makes its warm-up worker panic.
             begun.session.finish(Vec::new()).map_err(wrap)?;
         }
         self.made = None;
@@ -211,7 +212,7 @@ impl Engine for NomtEngine {
     }
 }
 
-/// Reads keys with so many threads, of which the caller's is one.
+/// Reads keys with this many threads, the caller's included.
 fn read_with(
     session: &Session<Blake3Hasher>,
     keys: &[Key],
@@ -274,8 +275,8 @@ fn actuals(
     Ok(actuals)
 }
 
-/// A multi-proof of what was read and written: the crate's most compact form. An application makes it of the session's path
-/// proofs before it sends them; here it is made when it is first asked for, so that no clock of a finish has it.
+/// A multi-proof of what was read and written: the crate's most compact form. An application makes it of the session's
+/// path proofs before it sends them; here it is made when it is first asked for, so that no clock of a finish has it.
 struct NomtWitness {
     proof: LazyLock<MultiProof, Box<dyn FnOnce() -> MultiProof + Send>>,
     operations: WitnessedOperations,
@@ -296,9 +297,9 @@ impl NomtWitness {
 }
 
 impl EngineWitness for NomtWitness {
-    /// The size if it were written out: siblings; of each terminal two bytes of depth, a byte that says its kind, and its
-    /// key and value hash, or its path; of each key a byte that says what was done, and, unless a terminal has it, the
-    /// key; of each write the new value's hash. The hash of a value read is that of its terminal.
+    /// The size if it were written out: siblings; of each terminal two bytes of depth, a byte that says its kind, and
+    /// its key and value hash, or its path; of each key a byte that says what was done, and, unless a terminal has it,
+    /// the key; of each write the new value's hash. The hash of a value read is that of its terminal.
     fn bytes(&self) -> u64 {
         let terminals = self.proof.paths.iter().map(|path| match path.terminal {
             PathProofTerminal::Leaf(_) => 3 + 64,
@@ -317,8 +318,8 @@ impl EngineWitness for NomtWitness {
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
         let proof = verify_multi_proof::<Blake3Hasher>(&self.proof, *before)
             .map_err(|error| format!("the multi-proof does not verify: {error:?}"))?;
-        // What a read has seen is what its terminal says. With several commit workers, version 1.0.5 takes their paths in
-        // the order of their arrival and gives reads the values of other paths.
+        // The value read is that of the terminal. With several commit workers, version 1.0.5 takes their paths in the
+        // order of their arrival and gives reads the values of other paths.
         let read = |key: Key| {
             let index = proof.find_index_for(&key).map_err(|_| "a read lies outside its path")?;
             let leaf = self.proof.paths.get(index).and_then(|path| path.terminal.as_leaf_option());

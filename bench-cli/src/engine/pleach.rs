@@ -32,7 +32,7 @@ pub struct PleachEngine {
     begun: Option<Session>,
     /// The newest block.
     made: Option<Block>,
-    /// Those before it, the oldest first.
+    /// Blocks before it, the oldest first.
     overlays: VecDeque<Overlay>,
     mark: Option<u64>,
     durability: Durability,
@@ -348,7 +348,7 @@ impl EngineWitness for PleachWitness {
     }
 }
 
-/// What the offline checker finds in a closed or killed database.
+/// The findings of the offline checker in a closed or killed database.
 pub fn check(folder: &std::path::Path) -> Result<()> {
     let report = pleach_ops::check(folder, pleach_ops::CheckOptions::default());
     let mut report = report.map_err(wrap)?;

@@ -65,13 +65,13 @@ fn stored(value: &[u8]) -> Result<Stored> {
 /// The block that was begun.
 struct StagedBlock {
     staged: Staged<Family, Blake3, Newest, Rayon>,
-    /// Where each key that was read is in it.
+    /// The slot of each key that was read.
     slots: HashMap<Key, usize>,
 }
 
 /// An open database.
 pub struct Qmdb {
-    /// None once it has failed: it comes and goes by value.
+    /// `None` after a failure: it is moved out and back.
     db: Option<QmdbState>,
     begun: Option<StagedBlock>,
     made: Option<Arc<MerkleizedBatch<Family, Digest, Newest, Rayon>>>,
@@ -96,7 +96,7 @@ impl Qmdb {
         let (end, ended) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             Runner::new(config).start(|context| async move {
-                // Whoever opens it has gone if nobody takes it; then it ends at once.
+                // The send fails when the opener is gone; then the thread ends at once.
                 let _ = started.send((context, Handle::current()));
                 let _ = ended.await;
             });

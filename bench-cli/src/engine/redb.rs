@@ -42,7 +42,7 @@ impl RedbEngine {
         let db = Arc::new(Builder::new().set_cache_size(bytes).create(file).map_err(wrap)?);
         let flat = PlainBlock { durable: setup.durable(), ..PlainBlock::default() };
         let engine = Self { db, flat, cache_mib, quick_repair };
-        // A reader needs a table that is there.
+        // A reader needs an existing table.
         let made = engine.begin_write(true)?;
         made.open_table(TABLE).map_err(wrap)?;
         made.commit().map_err(wrap)?;
@@ -99,7 +99,7 @@ impl Engine for RedbEngine {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        // What a reader still has closes with the reader.
+        // A reader's files close with the reader.
         Arc::into_inner(self.db).map_or(Ok(()), |db| db.close().map_err(wrap))
     }
 }

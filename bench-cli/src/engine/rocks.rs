@@ -27,7 +27,7 @@ use super::{
 };
 use crate::error::{Error, Result, of_engine};
 
-/// The longest that compactions are waited for.
+/// The longest wait for compactions.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Keys that are read at once. Their blocks stay in memory meanwhile.
@@ -35,7 +35,7 @@ const BATCH: usize = 1024;
 
 type Settings = Vec<(&'static str, String)>;
 
-/// The options of a database with a budget, and what of them is worth printing. Column families share both parts.
+/// The options of a database with a budget, and those worth printing. Column families share both parts.
 pub fn options(mib: u64, threads: usize, buffer_mib: Option<u64>) -> (Options, Settings) {
     let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);
     let buffer_mib = buffer_mib.unwrap_or((mib / 8).clamp(8, 64));
@@ -73,15 +73,15 @@ pub fn durability(durable: bool) -> (&'static str, String) {
     ("durability", if durable { "log synced with each commit" } else { "none" }.to_owned())
 }
 
-/// Waits until no flush and no compaction is due. What is in the write buffers stays there, as the entries that are
-/// pending do in Pleach.
+/// Waits until no flush and no compaction is due. Entries of the write buffers stay there, like Pleach's buffered
+/// changes.
 pub fn drain(db: &DB) -> core::result::Result<(), rocksdb::Error> {
     let mut options = WaitForCompactOptions::default();
     options.set_timeout(u64::try_from(PATIENCE.as_micros()).unwrap_or(u64::MAX));
     db.wait_for_compact(&options)
 }
 
-/// Syncs the log, and ends what runs in the background.
+/// Syncs the log, and ends background work.
 pub fn close(db: &DB) -> core::result::Result<(), rocksdb::Error> {
     db.flush_wal(true)?;
     db.cancel_all_background_work(true);
@@ -95,7 +95,7 @@ pub fn writes(sync: bool) -> WriteOptions {
     options
 }
 
-/// What a tree writes for a commit, or for a block of a load, which has no log and is flushed at its end.
+/// Writes a commit of a tree, or a block of a load, which has no log and is flushed at its end.
 pub fn write(
     db: &DB,
     batch: WriteBatch,
@@ -120,7 +120,7 @@ pub fn reads(accesses: &[StateAccess]) -> impl Iterator<Item = Key> {
         .map(|access| access.key)
 }
 
-/// Keys that a block writes, and what.
+/// Keys that a block writes, with their values.
 pub fn writes_of(accesses: &[StateAccess]) -> impl Iterator<Item = (Key, Option<&pleach::Value>)> {
     accesses.iter().filter_map(|access| Some((access.key, access.op.written()?)))
 }

@@ -58,7 +58,7 @@ impl hash_db::Hasher for SpTrieHasher {
     }
 }
 
-/// Nodes of blocks that are not committed: how many of those have made it, and what it is.
+/// Nodes of blocks that are not committed: the number of blocks that made each, and the node.
 type UncommittedValues = HashMap<Vec<u8>, (u32, DBValue)>;
 
 /// The nodes of a state, and those that a block makes over it.
@@ -66,12 +66,12 @@ struct Nodes<'a> {
     db: &'a DB,
     uncommitted: &'a UncommittedValues,
     made: PrefixedMemoryDB<SpTrieHasher>,
-    /// What the device said: the trie only learns that there is no node.
+    /// The device's error: the trie only learns that there is no node.
     failure: Mutex<Option<rocksdb::Error>>,
 }
 
 impl Nodes<'_> {
-    /// What the block has made, unless a read of the device has failed.
+    /// The nodes that the block has made, unless a read of the device has failed.
     fn made(self) -> Result<PrefixedMemoryDB<SpTrieHasher>> {
         let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         failure.map_or(Ok(self.made), |error| Err(wrap(error)))
@@ -149,7 +149,7 @@ pub struct SpTrie {
     uncommitted: UncommittedValues,
     /// The oldest first.
     blocks: VecDeque<FinishedBlock>,
-    /// Of the block that was begun, if a witness is wanted.
+    /// Records the reads of the block that was begun, if a witness is wanted.
     recorder: Option<Recorder<SpTrieHasher>>,
 }
 
@@ -333,8 +333,8 @@ impl Engine for SpTrie {
 
 type Compact = core::result::Result<CompactProof, String>;
 
-/// A compact storage proof, which a collator makes of the recorded nodes before it sends them, and what was done with it.
-/// It is made when it is first asked for, so that no clock of a finish has it.
+/// A compact storage proof, which a collator makes of the recorded nodes before it sends them, and the block's
+/// operations. It is made on first use, outside of the clock of a finish.
 struct Proof {
     nodes: LazyLock<Compact, Box<dyn FnOnce() -> Compact + Send>>,
     accesses: Vec<StateAccess>,
@@ -352,7 +352,7 @@ impl EngineWitness for Proof {
         (nodes + rocks::bytes(&self.accesses)) as u64
     }
 
-    /// Repeats the block on the nodes of the proof alone.
+    /// Repeats the block on the nodes of the proof only.
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
         let nodes = self.nodes.as_ref().map_err(Clone::clone)?;
         let (mut nodes, _) = nodes.to_memory_db::<SpTrieHasher>(before).map_err(unproven)?;

@@ -35,7 +35,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 pub struct SqliteEngine {
     /// The connection that writes.
     connection: Connection,
-    /// What its `synchronous` is now, and for transactions that are not to be durable.
+    /// The present `synchronous` mode, and that of transactions that are not to be durable.
     mode: &'static str,
     relaxed: &'static str,
     file: PathBuf,
@@ -59,7 +59,7 @@ fn within(
     let end = |has_put| run(if has_put { "COMMIT" } else { "ROLLBACK" }).map_err(wrap);
     let done = work(connection).and_then(end);
     if done.is_err() {
-        // It ends what has begun; the first error says why.
+        // The first error is returned.
         let _ = run("ROLLBACK");
     }
     done
@@ -145,7 +145,7 @@ impl Engine for SqliteEngine {
         Some(&mut self.flat)
     }
 
-    /// With the connection that writes, whose cache has what was written.
+    /// Reads by the writing connection, whose cache has the writes.
     fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let mut value = Vec::new();
         within(&self.connection, "BEGIN", |connection| {

@@ -1,4 +1,4 @@
-//! What each engine of a build does as the trait says.
+//! Each engine of a build behaves as the trait says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -217,8 +217,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The files as a process that is killed leaves them. The copy comes through the system's page cache: that what is
-/// synced reaches the device is a matter of the sync calls, which the test below counts.
+/// The files as a killed process leaves them. The copy comes through the system's page cache: whether synced data
+/// reaches the device is a matter of the sync calls, which the test below counts.
 #[test]
 fn a_commit_survives_a_kill_or_not_as_is_said() {
     for kind in EngineKind::all().filter(|kind| kind.caps().files) {
@@ -274,7 +274,7 @@ fn commits_whose_syncs_are_counted() {
     engine.close().expect("closed");
 }
 
-/// Calls of a process that wait until the device has something.
+/// Calls of a process that wait for the device.
 fn syncs(kind: EngineKind, commits: u64, what: impl std::fmt::Display) -> Option<u64> {
     let log = tempfile::NamedTempFile::new().expect("a temporary file");
     let output = std::process::Command::new("strace")
@@ -376,7 +376,7 @@ fn apply(state: &mut State, block: &[StateAccess]) {
     }
 }
 
-/// What the block that was begun reads of keys is what a state has.
+/// The reads of the block that was begun agree with a state.
 fn reads(engine: &mut dyn Engine, keys: &[Key], state: &State, what: &str) {
     let mut found = Vec::new();
     let mut see = |at, value: Option<&[u8]>| found.push((at, value.map(Value::from)));

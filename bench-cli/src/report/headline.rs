@@ -1,5 +1,5 @@
 //! The headline: two tables of values, in README and at the top of the page. Engines are columns, and each commit is
-//! synced. A row is there for each document that has it, with words that say how large its state is.
+//! synced. Each document with the row's figures has a row, which names the size of its state.
 
 use serde_json::{Value, json};
 
@@ -99,7 +99,7 @@ const STORES: [Ask; 8] = [
     ask("recover", RECOVER, AFTER_A_KILL, "open after a kill, ms, {size} accounts"),
 ];
 
-/// What stands above a table's rows, its engines, and its rows.
+/// A table's title, engines, and rows.
 type TablePlan = (&'static str, &'static [&'static str], &'static [Ask]);
 
 pub const TABLES: [TablePlan; 2] = [
@@ -126,7 +126,7 @@ struct Row {
 }
 
 impl Ask {
-    /// Where its figures are, in the order of the documents.
+    /// The row's figures, in the order of the documents.
     pub fn find<'a>(&'a self, documents: &'a [Document]) -> impl Iterator<Item = FoundFigure<'a>> {
         let fit = documents.iter().filter(|document| self.fits(document));
         fit.flat_map(move |document| {
@@ -160,7 +160,7 @@ impl FoundFigure<'_> {
         of(run, self.case, self.name).filter(|_| run.survives == Level::PowerCut)
     }
 
-    /// The size of the state, as its flags have it.
+    /// The size of the state, by its flags.
     pub fn size(&self) -> String {
         let given = flags(self.document);
         let value = |name| given.iter().find(|flag| flag.0 == name).map(|flag| flag.1);

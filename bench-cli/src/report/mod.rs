@@ -1,4 +1,4 @@
-//! What is printed and written of results: a table, the JSON, the page, README's tables and the plots.
+//! Output of results: a table, the JSON, the page, README's tables and the plots.
 
 mod headline;
 mod plots;
@@ -52,7 +52,7 @@ const HEADLINES: [(&str, &str, &str); 29] = [
 const LEGEND: &str = "2× beside an engine's own figure: Pleach is twice as good; below 1× it is behind; none: within \
      noise. Stores without a trie are compared with pleach-plain where that has run, all else with \
      pleach.";
-/// Names of figures, as the JSON has them, that a reader of a table would not understand: what they say there.
+/// Words for names of figures in the JSON that a reader of a table would not understand.
 const WORDS: [(&str, &str); 12] = [
     ("all of it", "execute, finish and commit together, ms"),
     ("bytes of a witness", "size of a witness, bytes"),
@@ -86,7 +86,7 @@ const HUES: [(&str, u16); 13] = [
     ("other build", 28),
     ("pleach again", 190),
 ];
-/// What is generated in a Markdown file stands between these.
+/// The marks around the generated part of a Markdown file.
 const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
 
 /// `nomt-bench report`.
@@ -189,7 +189,7 @@ fn origin(documents: &[Document], mixed: bool) -> Result<String> {
     }
 }
 
-/// Each of some things once, in their order.
+/// Each of some items once, in their order.
 fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     all.into_iter().fold(Vec::new(), |mut found, one| {
         if !found.contains(&one) {
@@ -199,7 +199,7 @@ fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// Replaces what stands between the marks of a file.
+/// Replaces the text between the marks of a file.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let old = std::fs::read_to_string(path).map_err(Error::file(path))?;
     let found = old
@@ -289,18 +289,18 @@ fn shown(value: f64, unit: Unit) -> String {
     if whole { format!("{value:.0}") } else { rounded(value) }
 }
 
-/// Arguments but for those that say where results and databases are.
+/// Arguments without those for results and databases.
 pub fn deciding(arguments: &[String]) -> Vec<String> {
     without(arguments, &["--quiet", "--reset", "--keep"], &["--json", "--report", "--dir"])
 }
 
-/// What was run, in one line.
+/// The command in one line.
 pub fn command(document: &Document) -> String {
     // The result names engines, seed and budget beside it.
     without(&document.arguments, &[], &["--backend", "--seed", "--cache-mib"]).join(" ")
 }
 
-/// Arguments but for these flags, and for these with their values.
+/// Arguments without these flags, and without these with their values.
 fn without(arguments: &[String], flags: &[&str], valued: &[&str]) -> Vec<String> {
     let mut words = Vec::new();
     let mut arguments = arguments.iter();
@@ -323,13 +323,13 @@ fn digits(times: f64) -> String {
     format!("{times:.places$}")
 }
 
-/// What an engine's figure is beside pleach's.
+/// An engine's figure compared with pleach's.
 enum Comparison {
     /// Pleach is so many times better.
     Times(f64),
     /// They differ by less than they spread, or by less than a twentieth.
     Same,
-    /// Its commits survive something else than those of pleach, so that no ratio is worth anything.
+    /// The engine's commits survive something else than pleach's, so that a ratio has no meaning.
     Survives(Level),
 }
 
@@ -340,7 +340,7 @@ fn beside(own: (&EngineRun, &Figure), other: (&EngineRun, &Figure)) -> Option<Co
         return None;
     }
     let times = if more { one.p50 / two.p50 } else { two.p50 / one.p50 };
-    // Who is faster and survives more is ahead all the same.
+    // An engine that is faster and survives more is ahead all the same.
     let faster =
         if times > 1.0 { run.survives > rival.survives } else { rival.survives > run.survives };
     if one.commits && run.survives != rival.survives && !faster {
@@ -356,13 +356,13 @@ fn beside(own: (&EngineRun, &Figure), other: (&EngineRun, &Figure)) -> Option<Co
     })
 }
 
-/// What the others are compared with: pleach, where it has run.
+/// The base of the comparison: pleach, where it has run.
 fn own(document: &Document) -> Option<&EngineRun> {
     let named = |name| document.runs.iter().find(|run| run.backend == name);
     named("pleach").or(named("pleach-plain")).or(document.runs.first())
 }
 
-/// What this one is compared with, like with like: a store without a trie with pleach-plain, where that has run.
+/// The base for this engine, like with like: pleach-plain for a store without a trie, where that has run.
 fn base<'a>(document: &'a Document, run: &EngineRun) -> Option<&'a EngineRun> {
     // Results may have engines that this build has not.
     let kind = serde_json::from_value::<EngineKind>(json!(run.backend));
@@ -380,7 +380,7 @@ fn of<'a>(run: &'a EngineRun, case: &str, name: &str) -> Option<&'a Figure> {
     run.figures.iter().find(|figure| figure.case == case && figure.name == name)
 }
 
-/// All figures: first those of no case, then the cases in the order in which they came.
+/// All figures: first those without a case, then the cases in their order.
 fn names(document: &Document) -> Vec<FigureRef<'_>> {
     let figures = document.runs.iter().flat_map(|run| &run.figures);
     let mut rows = distinct(figures.map(|figure| (figure.case.as_str(), figure.name.as_str())));
@@ -389,8 +389,8 @@ fn names(document: &Document) -> Vec<FigureRef<'_>> {
     rows.into_iter().map(|(case, name)| (document, case, name)).collect()
 }
 
-/// The figures that stand for a document, with their place in [`HEADLINES`]. Where none is named there: the first one of
-/// which more or less is better.
+/// The figures that stand for a document, with their place in [`HEADLINES`]. Where none is named there: the first one
+/// of which more or less is better.
 fn headlines(document: &Document) -> Vec<(usize, FigureRef<'_>)> {
     let names = names(document);
     let place = |(_, case, name): &FigureRef| {

@@ -51,7 +51,7 @@ fn runs(kind: EngineKind) -> core::result::Result<(), &'static str> {
     if caps.merkle && !caps.overlays { Err("it has no blocks over each other") } else { Ok(()) }
 }
 
-/// Times by what was measured, in the order in which it came.
+/// Times by measurement, in order of their first appearance.
 #[derive(Default)]
 struct AuthTimes(Vec<(&'static str, Times)>);
 
@@ -74,7 +74,7 @@ pub fn run(args: &AuthArgs, side: &mut JobContext) -> Result<()> {
             if !side.turn()? {
                 break;
             }
-            // They are no engine's: one process is enough.
+            // The maps belong to no engine: one process is enough.
             if side.first {
                 bench.maps(&mut figures)?;
             }
@@ -138,7 +138,7 @@ impl AuthBench {
         self.blocks.iter().map(|pairs| pairs.iter().map(write).collect()).collect()
     }
 
-    /// What maps and a digest do, all with the same hasher.
+    /// The operations on maps and the digest, all with the same hasher.
     fn maps(&self, figures: &mut AuthTimes) -> Result<()> {
         let pairs = &self.blocks[0];
         let (took, hashed) = timed(|| {

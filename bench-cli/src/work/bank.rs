@@ -1,10 +1,10 @@
 //! `bank`: transfers between named accounts with a log of them, in transactions of plain stores, as the bank benchmark
 //! of `PsiTri` has them. That goes back to TPC-B.
 //!
-//! Each transfer reads both accounts and writes them and an entry of the log, inside the transaction, however many share
-//! one: an account that comes again in a batch is read again. Which accounts: the sum of two draws below their number,
-//! halved, so that those in the middle of the ids come most often, and those at both ends hardly ever (a triangular
-//! distribution).
+//! Each transfer reads both accounts and writes them and an entry of the log, inside the transaction, however many
+//! share one: an account that comes again in a batch is read again. Which accounts: the sum of two draws below their
+//! number, halved, so that those in the middle of the ids come most often, and those at both ends hardly ever (a
+//! triangular distribution).
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,7 +175,7 @@ impl BankTransfer {
         Self { from, to, amount: 1 + draws.below(INITIAL) }
     }
 
-    /// Two reads, and if the sender has enough, three writes. Gives whether it has.
+    /// Two reads, and if the sender has enough, three writes. True when it has.
     fn run(
         &self,
         tx: &mut dyn Tx,
@@ -196,7 +196,7 @@ impl BankTransfer {
         Ok(true)
     }
 
-    /// Its value in the log: both accounts and the amount.
+    /// The transfer's value in the log: both accounts and the amount.
     fn logged(&self) -> [u8; 24] {
         let mut value = [0; 24];
         for (part, number) in value.chunks_mut(8).zip([self.from, self.to, self.amount]) {
@@ -279,7 +279,7 @@ struct BankTimes {
     load: Times,
     alone: Pace,
     last_sync: Times,
-    /// The last sync, and the end of what was left to the background, also where another engine's turn was next.
+    /// The time of the last sync and of remaining background work, also before another engine's turn.
     drain: Duration,
     written: u64,
     beside: Pace,
@@ -447,7 +447,7 @@ impl Bank<'_> {
         })
     }
 
-    /// Everything is there, in order, and nothing else; the root is that of a load of the same.
+    /// Checks that all pairs are there, in order, and no others; the root is that of a load of the same.
     fn validate(&mut self, desk: &mut TransferRound, side: &JobContext) -> Result<()> {
         let (engine, took) = (&mut desk.engine, &mut self.took);
         let pairs = || self.accounts.pairs(side.flags.seed, desk.drawn);
@@ -521,8 +521,8 @@ impl Bank<'_> {
     }
 }
 
-/// Rounds of reads, each of a view of its own, until told to stop. Gives the time of each, the view included, and how
-/// many sums were taken.
+/// Rounds of reads, each of a view of its own, until told to stop. Returns the time of each, the view included, and the
+/// number of sums.
 fn read(
     mut reader: Box<dyn Reader>,
     accounts: &Accounts,
@@ -556,7 +556,7 @@ fn read(
     Ok((times, sums))
 }
 
-/// The sum of all accounts is what it was in the beginning.
+/// Checks that the sum of all accounts is the initial one.
 fn conserved(view: &dyn View, accounts: u64) -> Result<()> {
     let (mut sum, mut count, mut failed) = (0_u64, 0_u64, Ok(()));
     view.scan(&[], &mut |key, value| {

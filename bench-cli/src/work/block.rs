@@ -1,6 +1,6 @@
-//! `block`: what a node does. A mainnet block of 60 M gas reads and writes accounts and storage slots, and is one durable
-//! commit. The shape (603 accounts and 700 slots written, 982 slots read) is that of the CC0 assets of the size analysis
-//! of EIP-7928.
+//! `block`: what a node does. A mainnet block of 60 M gas reads and writes accounts and storage slots, and is one
+//! durable commit. The shape (603 accounts and 700 slots written, 982 slots read) is that of the CC0 assets of the size
+//! analysis of EIP-7928.
 //!
 //! In closed loop a block begins when the one before is committed. In open loop (`--rate`) it is due at a fixed time,
 //! whether or not the engine is ready, and its latency counts from then: a slow block makes those behind it late, as it
@@ -134,14 +134,14 @@ fn slot_value(id: u64, number: u64) -> Value {
     Value::from(bytes.as_slice())
 }
 
-/// What a block touches, each once.
+/// The accounts and slots of a block, each once.
 struct DrawnBlock {
     accounts: Vec<u64>,
-    /// Those that are written first.
+    /// Slots, the written ones first.
     slots: Vec<u64>,
 }
 
-/// Which block has written an account or a slot last.
+/// The block that has written each account or slot last.
 #[derive(Default)]
 struct LastWriters {
     accounts: HashMap<u64, u64>,
@@ -189,7 +189,7 @@ impl Blocks<'_> {
         self.next += 1;
     }
 
-    /// What the clock does not pay for: keys, the values that must be read, and what is written.
+    /// Work outside of the clock: keys, the values that must be read, and those that are written.
     fn prepare(&self, drawn: &DrawnBlock) -> PreparedBlock {
         let LastWriters { accounts, slots } = &self.known;
         let number = self.next;
@@ -217,7 +217,7 @@ impl Blocks<'_> {
         ready
     }
 
-    /// Runs a block that was prepared; gives its phases, and when it was committed.
+    /// Runs a prepared block; returns its phases, and when it was committed.
     fn run(
         &mut self,
         engine: &mut dyn Engine,
@@ -347,7 +347,7 @@ fn closed(
     if meter.batches() == 0 { Ok(()) } else { meter.end(engine, side, 0, "blocks") }
 }
 
-/// What goes on beside blocks.
+/// Work beside blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BackgroundWork {
     Nothing,
@@ -417,7 +417,7 @@ fn open(
     Ok(())
 }
 
-/// Blocks at their times; gives what they took from when they were due, and by themselves.
+/// Blocks at their times; returns their latencies from when they were due, and their own times.
 fn paced(
     engine: &mut dyn Engine,
     blocks: &mut Blocks<'_>,
@@ -447,7 +447,7 @@ fn paced(
     Ok((late, service, backlog.floor()))
 }
 
-/// Backups or scrubs one after the other, until told to stop; gives how many.
+/// Backups or scrubs one after the other, until told to stop; returns their number.
 fn work_beside(
     db: &pleach::Db,
     what: BackgroundWork,
@@ -473,7 +473,7 @@ fn work_beside(
     Ok(begun)
 }
 
-/// Everything that was written is read back.
+/// Reads back everything written.
 fn verify(side: &mut JobContext, engine: &mut dyn Engine, blocks: &Blocks<'_>) -> Result<()> {
     let mut digest = blake3::Hasher::new();
     let LastWriters { accounts, slots } = &blocks.known;

@@ -63,12 +63,12 @@ impl FlattenArgs {
     }
 }
 
-/// Layers, and what they come to.
+/// Layers, and their merged result.
 struct FlattenBench {
     layers: Vec<FlattenLayer>,
     /// The last change of each key.
     merged: FlattenLayer,
-    /// What is there in the end.
+    /// The final state.
     state: BTreeMap<Key, u64>,
 }
 
@@ -170,7 +170,7 @@ impl FlattenBench {
         side.check_root(format!("root of {} layers", self.layers.len()), Some(&by_one))
     }
 
-    /// What should be there is there, and nothing else; the root.
+    /// Checks that exactly the expected pairs are there; returns the root.
     fn check(&self, db: &Db) -> Result<Root> {
         let failed = of_engine("pleach");
         let session = db.session(SessionOptions::new().witness(false)).map_err(&failed)?;

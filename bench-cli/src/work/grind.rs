@@ -1,4 +1,4 @@
-//! `grind`: keys that a trie may suffer from, beside keys that are hashes.
+//! `grind`: keys that are bad for a trie, beside keys that are hashes.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -146,7 +146,7 @@ fn root_of_load(side: &JobContext, pairs: &[(Key, u64)]) -> Result<Option<Root>>
     Ok(root)
 }
 
-/// The values of these pairs are there, and nothing else is.
+/// Checks that exactly these pairs are there.
 fn check_pairs(engine: &dyn Engine, shape: &str, pairs: &[(Key, u64)]) -> Result<()> {
     engine.reader()?.view(&mut |view| {
         let mut found = Vec::new();

@@ -159,7 +159,7 @@ fn turn(index: &mut dyn Index, key: u64, list: &[u64], mut draws: Draws) -> Resu
 
 /// An index of blocks at which keys have changed. Keys are numbers here.
 trait Index {
-    /// The first keys have changed at these blocks, and so many others at block 0 alone.
+    /// The first keys have changed at these blocks, and `others` more at block 0 alone.
     fn build(&mut self, lists: &[Vec<u64>], others: u64) -> Result<()>;
     /// A key has changed at these blocks: one commit.
     fn append(&mut self, key: u64, blocks: &[u64]) -> Result<()>;
@@ -167,7 +167,7 @@ trait Index {
     fn last_at(&mut self, key: u64, blocks: &[u64]) -> Result<Vec<Option<u64>>>;
     /// All changes of a key.
     fn scan(&mut self, key: u64) -> Result<Vec<u64>>;
-    /// Forgets the changes of a key after a block: one commit.
+    /// Removes the changes of a key after a block: one commit.
     fn unwind(&mut self, key: u64, to: u64) -> Result<()>;
 }
 
@@ -183,7 +183,7 @@ struct PleachIndex {
 }
 
 impl PleachIndex {
-    /// A key changes in a block.
+    /// Changes a key in a block.
     fn change(&mut self, key: u64, block: u64) -> Result<()> {
         let value = Value::from(block.to_le_bytes().as_slice());
         let write = Access::write(account_key(key), Some(value)).in_namespace(NAMESPACE);
@@ -413,7 +413,7 @@ impl Index for StoreIndex<'_> {
                 let length = Head::BYTES + list.len();
                 value.truncate(length);
                 head.last = last.unwrap_or(0);
-                // Without a number it says what the shard before ends with, if there is one.
+                // An empty shard has the last number of the shard before, if there is one.
                 if head.count + head.from > 0 {
                     tx.put(&at(key, NEWEST), Some(head.on(&mut value)))?;
                 }

@@ -1,5 +1,5 @@
-//! An EVM node in small: revm executes blocks of ether and token transfers, Pleach keeps accounts, storage and code. What revm needs of
-//! a state is in `pleach_examples::evm`, the contracts and blocks are in `pleach_examples::evm::chain`.
+//! An EVM node in small: revm executes blocks of ether and token transfers, Pleach keeps accounts, storage and code.
+//! The state for revm is in `pleach_examples::evm`, the contracts and blocks are in `pleach_examples::evm::chain`.
 //!
 //! `cargo run --release -p pleach-examples --bin evm [BLOCKS] [USERS]`
 //!
@@ -89,7 +89,7 @@ fn options(folder: &Path) -> Options {
     Options::new(folder).create(true).cache_mib(64).history(64)
 }
 
-/// What came of some blocks.
+/// The result of some blocks.
 struct Run {
     roots: Vec<Node>,
     succeeded: usize,
@@ -104,7 +104,7 @@ fn extend(db: &Db, blocks: &[Block]) -> Result<Run> {
     for (at, block) in blocks.iter().enumerate() {
         let next = blocks.get(at + 1);
         let mut done = execute(db.session(SessionOptions::new())?, block, next)?;
-        // Who has no database goes from the old roots to the new ones by the witnesses.
+        // A verifier without a database goes from the old roots to the new ones by the witnesses.
         for (namespace, proven) in done.block.take_witnesses() {
             let before = done.block.prev_roots().get(namespace).ok_or("it has a witness")?;
             let verified = witness::verify(HASHER, &proven, &before)?;
@@ -119,7 +119,7 @@ fn extend(db: &Db, blocks: &[Block]) -> Result<Run> {
     Ok(run)
 }
 
-/// How many words the storage of an account has.
+/// The number of words in the storage of an account.
 fn words(session: &Session, of: &revm::primitives::Address) -> Result<u64> {
     let pairs = session.namespace(STORAGE)?.iter(with_prefix(&storage_prefix(of)));
     let mut count = 0;

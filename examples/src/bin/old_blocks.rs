@@ -1,12 +1,12 @@
-//! A node that answers Ethereum JSON-RPC for old blocks: balances, storage and proofs of each block of the last month, from the
-//! history of Pleach. The chain is that of the example `evm`. The methods, and how a client verifies a proof, are in
-//! `pleach_examples::rpc`; HTTP is in `pleach_examples::rpc::http`.
+//! A node that answers Ethereum JSON-RPC for old blocks: balances, storage and proofs of each block of the last month,
+//! from the history of Pleach. The chain is that of the example `evm`. The methods, and how a client verifies a proof,
+//! are in `pleach_examples::rpc`; HTTP is in `pleach_examples::rpc::http`.
 //!
 //! `cargo run --release -p pleach-examples --bin old_blocks -- [BLOCKS] [USERS] [--folder FOLDER] [--serve ADDRESS]`
 //!
-//! BLOCKS (2,000, two at least) of 200 transactions and three more; USERS (10,000). The database is in FOLDER, where it is used again,
-//! or in a temporary folder. Without `--serve` the node asks itself for old blocks, verifies what it gets, and ends. With
-//! `--serve 127.0.0.1:8545` it answers until it is killed, which loses nothing:
+//! BLOCKS (2,000, two at least) of 200 transactions and three more; USERS (10,000). The database is in FOLDER, where it
+//! is used again, or in a temporary folder. Without `--serve` the node asks itself for old blocks, verifies what it
+//! gets, and ends. With `--serve 127.0.0.1:8545` it answers until it is killed, which loses nothing:
 //!
 //! ```sh
 //! curl -d '{"jsonrpc":"2.0","id":1,"method":"eth_getProof","params":["0xeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee",[],"0x2a"]}' http://127.0.0.1:8545
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     let folder = arguments.folder.as_deref().unwrap_or(temporary.path());
     let headers = extend(folder, arguments.blocks, arguments.users)?;
 
-    // What memory had of the history is gone: from here on it is read from the device.
+    // The history in memory is gone: from here on it is read from the device.
     let db = Db::open(options(folder))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let address = arguments.serve.as_deref().unwrap_or("127.0.0.1:0");
@@ -91,8 +91,8 @@ fn options(folder: &Path) -> Options {
     Options::new(folder).create(true).cache_mib(64).history(HISTORY)
 }
 
-/// Executes blocks and commits each, unless the folder has some, and closes the database. Gives the roots of the blocks, as headers
-/// have them.
+/// Executes blocks and commits each, unless the folder has some, and closes the database. Gives the roots of the
+/// blocks, as headers have them.
 fn extend(folder: &Path, count: u64, users: u64) -> Result<BTreeMap<u64, Node>> {
     let since = Instant::now();
     let db = create(options(folder), genesis(users))?;

@@ -1,6 +1,7 @@
-//! Transactions whose reads are not known before they run: each reads an account, whose value says which one is read next. Nothing can be
-//! announced, so that reads one by one leave the device idle most of the time. The same transactions are executed by threads that
-//! block and by tasks that do not (`Session::read_async`), each on a database that was opened anew.
+//! Transactions whose reads are not known before they run: each reads an account, whose value says which one is read
+//! next. Nothing can be announced, so that reads one by one leave the device idle most of the time. The same
+//! transactions are executed by threads that block and by tasks that do not (`Session::read_async`), each on a database
+//! that was opened anew.
 //!
 //! `cargo run --release -p pleach-examples --bin parallel_reads -- 24 64` takes 2^24 accounts and a budget of 64 MiB.
 
@@ -54,7 +55,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What an account's value says: the account that is read next.
+/// The value of an account: the account that is read next.
 fn link(id: u64, accounts: u64) -> Value {
     Value::from(&(id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) % accounts).to_le_bytes())
 }
@@ -72,7 +73,7 @@ struct Run {
 }
 
 impl Run {
-    /// Executes all transactions on a database that has nothing in memory. Gives their sum, the time and the pages that were read.
+    /// Executes all transactions on a database without cached pages. Returns their sum, the time and the pages read.
     fn cold(self, options: &Options, way: Way) -> Result<(u64, Duration, u64)> {
         let db = Db::open(options.clone())?;
         let session = Arc::new(db.session(SessionOptions::new())?);

@@ -1,5 +1,6 @@
-//! A chain for the EVM: a token and two vaults, and blocks in which users transfer ether and tokens. Half of the blocks follow
-//! the rules of Shanghai, under which a contract can be destroyed at any time, the others those of Cancun (EIP-6780).
+//! A chain for the EVM: a token and two vaults, and blocks in which users transfer ether and tokens. Half of the blocks
+//! follow the rules of Shanghai, under which a contract can be destroyed at any time, the others those of Cancun
+//! (EIP-6780).
 
 use std::collections::HashMap;
 
@@ -20,15 +21,15 @@ use crate::{account, transfers};
 
 /// The token: `transfer(address to, uint256 amount)`, with balances in the mapping of slot 0.
 pub const TOKEN: Address = Address::repeat_byte(0xee);
-/// Contracts with words in their storage. Who calls one destroys it: the first under the rules of Shanghai, the second
-/// under those of Cancun, by which it stays.
+/// Contracts with words in their storage. A call destroys the contract: the first under the rules of Shanghai; under
+/// those of Cancun the second stays.
 pub const VAULTS: [Address; 2] = [Address::repeat_byte(0xa1), Address::repeat_byte(0xa2)];
 /// Words in the storage of each vault.
 pub const WORDS: u64 = 50;
-/// Who gets the fees.
+/// The receiver of the fees.
 pub const BENEFICIARY: Address = Address::repeat_byte(0xfe);
 
-/// First byte of the code in which a transfer goes on, and of the code that gives up.
+/// First byte of the code that continues a transfer, and of the code that aborts it.
 const OK: u8 = 18;
 const FAIL: u8 = 14;
 
@@ -62,8 +63,8 @@ pub fn token_slot(owner: &Address) -> U256 {
     keccak256([owner.into_word(), B256::ZERO].concat()).into()
 }
 
-/// The state that the chain begins with: users with ether and 1,000 tokens each, the token, and the vaults. A node with millions
-/// of accounts gives them to `Db::bulk_load`, a namespace at a time.
+/// The state that the chain begins with: users with ether and 1,000 tokens each, the token, and the vaults. A node with
+/// millions of accounts gives them to `Db::bulk_load`, a namespace at a time.
 pub fn genesis(users: u64) -> StateChangeset {
     let ether = AccountInfo::from_balance(U256::from(10).pow(U256::from(18)));
     let contract = |address, code, storage: Vec<_>| {
@@ -90,8 +91,9 @@ pub fn genesis(users: u64) -> StateChangeset {
     state
 }
 
-/// The blocks of the chain: the same ones each time. In each, users pay each other, every other one with tokens; one wants to
-/// pay more than there is. The first and the last block call a vault, and the last one makes a contract that is gone at once.
+/// The blocks of the chain: the same ones each time. In each, users pay each other, every other one with tokens; one
+/// wants to pay more than there is. The first and the last block call a vault, and the last one makes a contract that
+/// is destroyed at once.
 pub fn blocks(count: u64, users: u64) -> impl Iterator<Item = Block> {
     let mut nonces: HashMap<Address, u64> = HashMap::new();
     // The access list names the slots of the token that a transaction touches.

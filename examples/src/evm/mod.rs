@@ -6,7 +6,8 @@
 //! | [`STORAGE`] | [`storage_key`] | the word, without its leading zeros |
 //! | [`CODE`], plain | hash of the code | the code |
 //!
-//! Code needs no trie of its own, as accounts say its hash. [`Roots::over_all`](pleach::Roots::over_all) is the root of a state.
+//! Code needs no trie of its own, as accounts say its hash. [`Roots::over_all`](pleach::Roots::over_all) is the root of
+//! a state.
 
 use std::collections::BTreeSet;
 
@@ -46,25 +47,25 @@ pub fn account_key(address: &Address) -> Key {
     HASHER.hash(address.as_slice())
 }
 
-/// What the storage keys of an account begin with.
+/// The prefix of the storage keys of an account.
 pub fn storage_prefix(address: &Address) -> [u8; PREFIX] {
     let mut prefix = [0; PREFIX];
     prefix.copy_from_slice(&account_key(address)[..PREFIX]);
     prefix
 }
 
-/// The key of a slot: the prefix of its account, then 20 bytes of the hash of address and slot. So the storage of an account
-/// lies together, and one delete, one iteration or one proof of a range covers all of it.
+/// The key of a slot: the prefix of its account, then 20 bytes of the hash of address and slot. So the storage of an
+/// account lies together, and one delete, one iteration or one proof of a range covers all of it.
 ///
-/// Two slots of one contract get the same key after 2^80 hashes, as many as two equal addresses take. A finish refuses a
-/// batch that writes one key twice. Slots of different accounts differ in what is hashed, so all 32 bytes would have to
-/// collide. The price is in the delete: it costs 2^96 hashes to get the prefix of a *given* account, but 2^48, which is
-/// cheap, to make two accounts with the same one, of which the delete takes the storage of both. That matters only where
-/// an account that has storage can be destroyed, before EIP-6780.
+/// Two slots of one contract get the same key after 2^80 hashes, as many as two equal addresses take. A finish refuses
+/// a batch that writes one key twice. Slots of different accounts differ in what is hashed, so all 32 bytes would have
+/// to collide. The price is in the delete: it costs 2^96 hashes to get the prefix of a *given* account, but 2^48, which
+/// is cheap, to make two accounts with the same one, of which the delete takes the storage of both. That matters only
+/// where an account that has storage can be destroyed, before EIP-6780.
 ///
-/// The other price is a chain of 96 levels above the slots of each contract: a hash for each level in a block that changes one of
-/// them, and 3 KB in a proof or witness. A chain to which either matters takes for a prefix a number of 4 bytes that each account
-/// gets when it is made, and that its value keeps.
+/// The other price is a chain of 96 levels above the slots of each contract: a hash for each level in a block that
+/// changes one of them, and 3 KB in a proof or witness. A chain to which either matters takes for a prefix a number of
+/// 4 bytes that each account gets when it is made, and that its value keeps.
 pub fn storage_key(address: &Address, slot: U256) -> Key {
     let mut key = HASHER.hash(&[address.as_slice(), &slot.to_be_bytes::<32>()].concat());
     key[..PREFIX].copy_from_slice(&storage_prefix(address));
@@ -80,7 +81,7 @@ pub fn account_value(info: &AccountInfo) -> Value {
     Value::from(bytes)
 }
 
-/// The account that a value says; its code is read when it is called.
+/// The account of a value; its code is read when it is called.
 fn account_of(value: &[u8]) -> Option<AccountInfo> {
     let (nonce, value) = value.split_first_chunk::<8>()?;
     let (balance, hash) = value.split_first_chunk::<32>()?;
@@ -98,7 +99,8 @@ pub fn word_value(word: U256) -> Option<Value> {
     (!word.is_zero()).then(|| Value::from(word.to_be_bytes_trimmed_vec()))
 }
 
-/// Why the state could not be read. revm hands it on as [`EVMError::Database`](revm::context::result::EVMError::Database).
+/// Why the state could not be read. revm hands it on as
+/// [`EVMError::Database`](revm::context::result::EVMError::Database).
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// Pleach could not read.
@@ -123,7 +125,7 @@ pub enum StateError {
 
 impl DBErrorMarker for StateError {}
 
-/// A state that revm reads, and the keys that it has read: the witness of the block proves them.
+/// A state that revm reads, and the keys read: the witness of the block proves them.
 pub struct Reader<'a> {
     session: &'a Session,
     reads: BTreeSet<(u8, Key)>,
@@ -135,7 +137,7 @@ impl<'a> Reader<'a> {
         Self { session, reads: BTreeSet::new() }
     }
 
-    /// What it has read, by namespace and key.
+    /// The keys read, by namespace.
     pub fn into_reads(self) -> BTreeSet<(u8, Key)> {
         self.reads
     }
@@ -176,17 +178,17 @@ impl Database for Reader<'_> {
 
 /// A block of the chain.
 pub struct Block {
-    /// Its number.
+    /// The block's number.
     pub number: u64,
-    /// The rules that it follows.
+    /// The block's rules.
     pub rules: SpecId,
-    /// Who gets the fees.
+    /// The receiver of the fees.
     pub beneficiary: Address,
-    /// Its transactions.
+    /// The block's transactions.
     pub transactions: Vec<TxEnv>,
 }
 
-/// Announces what a block will touch, as far as its transactions say: senders, receivers, and their access lists.
+/// Announces the keys of a block that its transactions name: senders, receivers, and their access lists.
 ///
 /// # Errors
 /// The state lacks a namespace.
@@ -206,7 +208,7 @@ pub fn announce(session: &Session, block: &Block) -> Result<()> {
     Ok(())
 }
 
-/// Executes the transactions of a block on any state of revm. It gives the number of those that succeeded.
+/// Executes the transactions of a block on any state of revm. Returns the number of those that succeeded.
 ///
 /// # Errors
 /// A transaction that is not valid, and those of the state.
@@ -226,8 +228,8 @@ pub fn run<D: Database + DatabaseCommit>(state: D, block: &Block) -> Result<usiz
     Ok(succeeded)
 }
 
-/// Opens a database, with the state that the chain begins with where there is none yet. Each namespace is a commit, the state is
-/// another one: what a crash between them left out is done by the next call.
+/// Opens a database, with the state that the chain begins with where there is none yet. Each namespace is a commit, the
+/// state is another one: what a crash between them left out is done by the next call.
 ///
 /// # Errors
 /// Those of the commits.
@@ -248,18 +250,19 @@ pub fn create(options: Options, genesis: StateChangeset) -> Result<Db> {
     Ok(db)
 }
 
-/// What came of a block.
+/// The result of a block.
 pub struct Executed {
     /// The block, not yet committed, with the witnesses of accounts and storage.
     pub block: pleach::Block,
     /// Transactions that succeeded.
     pub succeeded: usize,
-    /// Keys that were read.
+    /// Number of keys read.
     pub reads: usize,
 }
 
-/// Executes a block on the state of a session, and announces the next one where it is known. [`pleach::Block::commit`] makes the
-/// block durable, [`into_overlay`](pleach::Block::into_overlay) keeps it in memory; one that is not wanted is dropped.
+/// Executes a block on the state of a session, and announces the next one where it is known. [`pleach::Block::commit`]
+/// makes the block durable, [`into_overlay`](pleach::Block::into_overlay) keeps it in memory; an unwanted one is
+/// dropped.
 ///
 /// # Errors
 /// Those of [`run`] and of the finish.
@@ -276,12 +279,12 @@ pub fn execute(session: Session, block: &Block, next: Option<&Block>) -> Result<
     let reads = state.database.into_reads();
     let count = reads.len();
     let mut changed = session.finish(accesses(reads, changes))?;
-    // Which block a state is of, for who opens the database: commits have numbers of their own.
+    // The block's number, for the next open: commits have numbers of their own.
     changed.set_blob(block.number.to_be_bytes().to_vec())?;
     Ok(Executed { block: changed, succeeded, reads: count })
 }
 
-/// What a block read, and what it changed, as accesses: each key once.
+/// The reads and changes of a block, as accesses: each key once.
 pub fn accesses(mut reads: BTreeSet<(u8, Key)>, changes: StateChangeset) -> Vec<Access> {
     let mut all = Vec::new();
     let mut write = |namespace, key, value| {
@@ -300,7 +303,7 @@ pub fn accesses(mut reads: BTreeSet<(u8, Key)>, changes: StateChangeset) -> Vec<
             write(STORAGE, storage_key(&account.address, *slot), word_value(*word));
         }
     }
-    // The storage of a destroyed account goes, but what was written after it came back.
+    // The storage of a destroyed account is deleted, except words written after it was made again.
     let destroyed = changes.storage.iter().filter(|account| account.wipe_storage);
     all.extend(destroyed.map(|account| {
         Access::delete_prefix(&storage_prefix(&account.address)).in_namespace(STORAGE)
@@ -317,7 +320,7 @@ pub fn number_of(blob: &[u8]) -> Result<u64, StateError> {
     blob.try_into().map(u64::from_be_bytes).map_err(|_| StateError::NoBlock)
 }
 
-/// Proves to who knows the root over all namespaces what a state says of a key: its value, or that it has none.
+/// Proves a key's value or absence to a client that knows the root over all namespaces.
 ///
 /// # Errors
 /// Those of reading.

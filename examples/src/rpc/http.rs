@@ -1,5 +1,6 @@
-//! Requests by HTTP/1.1: `POST` with the JSON as the body. Size and time of a request are limited, and so are connections and the calls
-//! that are answered at the same time. A node that strangers reach stands behind a proxy, which has TLS, and a limit for each of them.
+//! Requests by HTTP/1.1: `POST` with the JSON as the body. Size and time of a request are limited, and so are
+//! connections and the calls that are answered at the same time. A node that strangers reach stands behind a proxy,
+//! which has TLS, and a limit for each of them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use super::OldBlocks;
 
-/// What a request may take.
+/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a body.
@@ -56,7 +57,7 @@ pub async fn serve(listener: TcpListener, blocks: Arc<OldBlocks>, limits: Limits
         let service = Arc::clone(&service);
         tokio::spawn(async move {
             let _place = place;
-            // An answer goes out at once, whatever its length.
+            // Answers are sent at once, whatever their length.
             if let Err(error) = stream.set_nodelay(true) {
                 eprintln!("a connection ended: {error}");
                 return;
@@ -67,7 +68,7 @@ pub async fn serve(listener: TcpListener, blocks: Arc<OldBlocks>, limits: Limits
                 .header_read_timeout(limits.time)
                 .serve_connection(TokioIo::new(stream), answers)
                 .await;
-            // Who asks nothing more for a while is cut off without a word.
+            // An idle connection is closed without a message.
             if let Err(error) = served
                 && !error.is_timeout()
             {
@@ -83,7 +84,7 @@ struct Service {
     slots: Arc<Semaphore>,
 }
 
-/// Why a request is not looked into.
+/// The status and text of a refused request.
 type Refused = (StatusCode, &'static str);
 
 impl Service {

@@ -1,4 +1,5 @@
-//! Old blocks of the [EVM's state](crate::evm) by Ethereum JSON-RPC: [`OldBlocks::answer`] answers a request, [`http`] serves it.
+//! Old blocks of the [EVM's state](crate::evm) by Ethereum JSON-RPC: [`OldBlocks::answer`] answers a request, [`http`]
+//! serves it.
 //!
 //! | method | parameters | result |
 //! |---|---|---|
@@ -7,15 +8,18 @@
 //! | `eth_getStorageAt` | address, slot, block | word of 32 bytes |
 //! | `eth_getProof` | address, slots, block | account and words, with proofs |
 //!
-//! A block is a number (`"0x2a"`), `"latest"`, or `"earliest"`: the oldest block that is kept. An array of calls is a batch.
+//! A block is a number (`"0x2a"`), `"latest"`, or `"earliest"`: the oldest block that is kept. An array of calls is a
+//! batch.
 //!
-//! The proofs are those of Pleach's binary trie, not Merkle-Patricia proofs: `accountProof` and each `proof` of `storageProof`
-//! have one element, the encoded proof. It leads to `stateRoot`, the root over all namespaces ([`pleach::Roots::over_all`]),
-//! which a client does not take from the answer but from the block's header. [`verify`] is what a client does; what it needs
-//! is in `pleach-core`. `storageHash` is the root of the storage of all contracts, which are one trie.
+//! The proofs are those of Pleach's binary trie, not Merkle-Patricia proofs: `accountProof` and each `proof` of
+//! `storageProof` have one element, the encoded proof. It leads to `stateRoot`, the root over all namespaces
+//! ([`pleach::Roots::over_all`]), which a client does not take from the answer but from the block's header. [`verify`]
+//! is what a client does; what it needs is in `pleach-core`. `storageHash` is the root of the storage of all contracts,
+//! which are one trie.
 //!
-//! Each block is one commit, so that commit numbers go on with the numbers of blocks. Only final blocks are committed; those that may
-//! be left are overlays (example `rollup`). A node that rolls commits back keeps a table of its blocks' commits in their place.
+//! Each block is one commit, so that commit numbers go on with the numbers of blocks. Only final blocks are committed;
+//! those that may be left are overlays (example `rollup`). A node that rolls commits back keeps a table of its blocks'
+//! commits in their place.
 
 use pleach::{Db, Error, Key, Node, Session};
 use revm::Database as _;
@@ -101,7 +105,7 @@ pub struct OldBlocks {
 }
 
 impl OldBlocks {
-    /// Of a database whose commits are blocks, from one commit on.
+    /// The blocks of a database whose commits are blocks, from one commit on.
     ///
     /// # Errors
     /// Those of reading; the newest commit is no block.
@@ -113,7 +117,8 @@ impl OldBlocks {
         Ok(Self { db, first })
     }
 
-    /// Answers a request, one call or a batch; `None` where it wants no answer. It reads pages, and so may wait for the device.
+    /// Answers a request, one call or a batch; `None` where it wants no answer. It reads pages, and so may wait for the
+    /// device.
     pub fn answer(&self, request: &[u8]) -> Option<Value> {
         match serde_json::from_slice(request) {
             Ok(Value::Array(calls)) if calls.is_empty() || calls.len() > BATCH => {
@@ -210,7 +215,7 @@ impl OldBlocks {
         }
     }
 
-    /// What the database says of commits, said of blocks.
+    /// Turns errors about commits into errors about blocks.
     fn in_blocks(&self, failure: Failure) -> Failure {
         let block = |commit: u64| commit.saturating_sub(self.first);
         match failure {
@@ -256,8 +261,8 @@ fn proof(session: &Session, address: Address, slots: &[U256]) -> Result<Value, F
     }))
 }
 
-/// What a client does with the result of an `eth_getProof`: it knows the root of the block and what it has asked for, and takes the
-/// account and the words once the proofs say the same.
+/// The client's check of the result of an `eth_getProof`: it knows the root of the block and its own request, and
+/// returns the account and the words once the proofs agree.
 ///
 /// # Errors
 /// The result is not one, or is not proven.

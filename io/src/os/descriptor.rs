@@ -1,5 +1,5 @@
-//! Descriptors: nothing of a folder has the number of a standard stream, also where those are closed. What a program
-//! prints would land in the file.
+//! Descriptors: no file of a folder has the number of a standard stream, even where those are closed. A program's
+//! output would be written to the file.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 /// The least descriptor: those below are the standard streams.
 pub(super) const LEAST: RawFd = 3;
 
-/// Opens what `name` is in `folder`, as a descriptor of at least [`LEAST`].
+/// Opens `name` in `folder`, as a descriptor of at least [`LEAST`].
 pub(super) fn open_at(
     folder: BorrowedFd<'_>,
     name: impl rustix::path::Arg,
@@ -20,8 +20,8 @@ pub(super) fn open_at(
     if fd.as_raw_fd() >= LEAST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, LEAST) }
 }
 
-/// Takes the numbers of standard streams that are closed, for good, with a null device that nobody can write to: a file
-/// that had one of them for a moment, before it gets another, would have what another thread prints just then.
+/// Occupies the numbers of closed standard streams, for good, with a null device that is not writable: a file that had
+/// such a number for a moment, before it gets another, would receive what another thread prints just then.
 fn take_closed_streams() {
     for _ in 0..LEAST {
         match rustix::fs::open("/dev/null", OFlags::CLOEXEC, Mode::empty()) {

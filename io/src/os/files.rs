@@ -26,7 +26,7 @@ use super::progress::{RETRIES, TransferOutcome, TransferProgress, check_range};
 /// Numbers the files of a process, so that a ring's table never mistakes one for another.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// How many files of this process have closed: rings look for closed files when it has changed.
+/// Number of files of this process that were closed: rings look for closed files when it has changed.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of zeros written at once where the file system cannot reserve.
@@ -101,7 +101,7 @@ impl OsFile {
     }
 }
 
-/// Refuses what is not one plain component, and the lock file's name.
+/// Refuses names that are not one plain component, and the lock file's name.
 pub(super) fn check_name(name: &str, operation: Operation) -> Result<()> {
     let plain = !matches!(name, "" | "." | ".." | LOCK_NAME) && !name.contains(['/', '\0']);
     if plain { Ok(()) } else { Err(os_error(name, 0, operation, libc::EINVAL)) }
@@ -163,7 +163,7 @@ pub(super) fn is_in_memory(folder: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(folder).is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u32)))
 }
 
-/// Turns O_DIRECT on; EINVAL is the file system's way to say that it has none.
+/// Turns O_DIRECT on; a file system without it returns EINVAL.
 fn set_direct(fd: &OwnedFd) -> rustix::io::Result<Direct> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
@@ -173,8 +173,8 @@ fn set_direct(fd: &OwnedFd) -> rustix::io::Result<Direct> {
     }
 }
 
-/// Asks, without leaving a trace, whether files in `folder` can bypass the page cache; `None`
-/// where that cannot be asked (no unnamed files, read-only).
+/// Whether files in `folder` can bypass the page cache, by an unnamed file; `None` where that is not possible (no
+/// unnamed files, read-only).
 pub(super) fn probe_direct(folder: BorrowedFd<'_>) -> Option<Direct> {
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     let fd = open_at(folder, ".", flags, Mode::from_raw_mode(0o600)).ok()?;
@@ -291,8 +291,8 @@ pub(super) fn allocate(file: &OsFile, offset: u64, count: u64) -> Result<()> {
     Err(error)
 }
 
-/// The substitute for fallocate: zeros from the old end to `end`. Holes inside the old length
-/// stay holes, since what is there must not be overwritten.
+/// The substitute for fallocate: zeros from the old end to `end`. Holes inside the old length stay holes, since bytes
+/// there must not be overwritten.
 fn write_zeros(file: &OsFile, before: u64, end: u64) -> Result<()> {
     let page = PAGE as u64;
     if end <= before {
@@ -311,7 +311,7 @@ fn write_zeros(file: &OsFile, before: u64, end: u64) -> Result<()> {
     if at > end { set_len(file, end) } else { Ok(()) }
 }
 
-/// For the caller, a failure to write zeros is a failed reservation.
+/// Turns a failure to write zeros into a failed reservation.
 fn as_allocation(error: IoError, file: &OsFile, at: u64) -> IoError {
     match error {
         IoError::Os { code, .. } if code != 0 => {

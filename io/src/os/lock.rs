@@ -11,11 +11,11 @@
 //! 3. A shared holder locks `LOCK`, created if need be; where the file is missing and cannot be
 //!    created (read-only folder or file system), it locks the folder itself, which a later
 //!    exclusive owner collides with.
-//! 4. Requests in a ring outlive a killed process: the kernel closes its files at once and its
-//!    rings later. So that a dead owner's last write cannot land under the next owner, each ring
-//!    holds a reference to the exclusive owner's `LOCK` ([`HeldLock`]), which the kernel returns
-//!    only when the ring's last request has ended. Whoever finds the lock taken by a process that has ended, or of which
-//!    it cannot tell, therefore waits for it (milliseconds) instead of failing.
+//! 4. Requests in a ring outlive a killed process: the kernel closes its files at once and its rings later. So that a
+//!    dead owner's last write cannot land under the next owner, each ring holds a reference to the exclusive owner's
+//!    `LOCK` ([`HeldLock`]), which the kernel returns only when the ring's last request has ended. Whoever finds the
+//!    lock taken by a process that has ended, or of which it cannot tell, therefore waits for it (milliseconds) instead
+//!    of failing.
 //! 5. `LOCK` is never removed. If somebody else removes it while we open it, we see after locking
 //!    that name and file do not match, and start again.
 
@@ -76,7 +76,7 @@ impl Drop for FolderLock {
     }
 }
 
-/// A folder, and what errors call it.
+/// A folder, and its name in errors.
 type NamedFolder<'a> = (BorrowedFd<'a>, &'a str);
 
 /// Locks a folder. A reader of a folder it may not write passes `read_only`.
@@ -96,7 +96,7 @@ pub(super) fn lock(
     }
 }
 
-/// An owner makes, renames and removes files: one without the right to would find that out half-way.
+/// Checks that an owner can make, rename and remove files, before it finds out half-way.
 fn check_writable(folder: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let access = Access::WRITE_OK | Access::EXEC_OK;
     match rustix::fs::accessat(folder, ".", access, AtFlags::EACCESS) {
@@ -109,7 +109,7 @@ fn check_writable(folder: BorrowedFd<'_>) -> rustix::io::Result<()> {
 fn exclusive(folder: NamedFolder<'_>, held: &HeldLock) -> Result<FolderLock> {
     let file = lock_file(folder, FlockOperation::NonBlockingLockExclusive, OFlags::RDWR)?;
     let folder = lock_folder(folder, FlockOperation::NonBlockingLockExclusive)?;
-    // Without it the next process cannot say who uses the folder: no reason to refuse this one.
+    // Without the text the next process cannot name the holder: no reason to refuse this one.
     let _ = write_text(&file, &Process::this().to_string());
     let file = Arc::new(file);
     *held.lock() = Arc::downgrade(&file);
@@ -211,7 +211,7 @@ fn write_text(file: &OwnedFd, owner: &str) -> rustix::io::Result<()> {
 
 fn lock_timeout(holder: LockHolder, operation: FlockOperation) -> Duration {
     match holder {
-        // Whoever reads has nothing to fear of its last writes: it is told who writes, and looks beside it.
+        // A reader need not wait for the owner's last writes: its error names the writer, and it reads beside it.
         LockHolder::Elsewhere(_) if operation == FlockOperation::NonBlockingLockShared => UNNAMED,
         LockHolder::ThisProcess | LockHolder::Process(_) => Duration::ZERO,
         LockHolder::Elsewhere(_) | LockHolder::Ended(_) => DYING,
@@ -219,7 +219,7 @@ fn lock_timeout(holder: LockHolder, operation: FlockOperation) -> Duration {
     }
 }
 
-/// Who holds a lock that we did not get.
+/// The holder of a lock that we did not get.
 fn holder(file: &OwnedFd) -> LockHolder {
     let mut text = [0; TEXT];
     let count = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
@@ -227,7 +227,7 @@ fn holder(file: &OwnedFd) -> LockHolder {
         .map_or(LockHolder::Unknown, |owner| owner.seen_by(&Process::this()))
 }
 
-/// A process, told apart from all that have had its id or will have it. What `/proc` does not say is `None`.
+/// A process, distinguished from all that have had its id or will have it. Unknown fields of `/proc` are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -269,7 +269,7 @@ impl Process {
         Some(Self { pid, boot: known(), namespace: known(), start: known() })
     }
 
-    /// What `this` process can tell of this one, which is named as the owner.
+    /// The state of this process, the named owner, as far as process `this` can see it.
     fn seen_by(&self, this: &Self) -> LockHolder {
         let pid = self.pid;
         if self.boot.is_some() && this.boot.is_some() && self.boot != this.boot {
@@ -293,7 +293,7 @@ impl Process {
         if matches!(rustix::process::test_kill_process(id), Err(Errno::SRCH)) {
             return false;
         }
-        // A namespace may see the processes of the one around it: these are other numbers.
+        // A namespace may see the processes of the one around it: these have other numbers.
         let is_own = std::fs::read_link("/proc/self")
             .is_ok_and(|own| own == Path::new(&this.pid.to_string()));
         match ProcStat::of(&self.pid.to_string()).filter(|_| is_own) {
@@ -306,7 +306,7 @@ impl Process {
     }
 }
 
-/// What is used of `/proc/PID/stat`.
+/// The used fields of `/proc/PID/stat`.
 struct ProcStat {
     is_zombie: bool,
     start: String,
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(Process::parse(b"\xff\n"), None);
     }
 
-    /// What the first process of a container found in `LOCK` when it was restarted: an id that was its own.
+    /// The first process of a restarted container found its own id in `LOCK`.
     #[test]
     fn an_owner_is_known_by_more_than_its_id() {
         let this = Process::this();

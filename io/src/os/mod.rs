@@ -78,7 +78,7 @@ use uring::RingQueue;
 /// Largest depth of a queue: the kernel's limit for a ring.
 pub const MAX_DEPTH: usize = 32768;
 
-/// How many requests are served.
+/// How requests are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoMode {
     /// io_uring where it works, the blocking pool elsewhere.
@@ -99,7 +99,7 @@ pub struct OsOptions {
     pub direct: bool,
     /// Create the folder, and folders above it, when missing. Default false.
     pub create_folder: bool,
-    /// Refuse whatever would write. Default false.
+    /// Refuse all writes. Default false.
     pub read_only: bool,
     /// Threads of the blocking pool. Default 16.
     pub threads: usize,
@@ -213,7 +213,7 @@ impl OsDevice {
         }
     }
 
-    /// A name that is not there, in a folder that is not there any more either.
+    /// Turns "not found" into "removed" when the folder itself no longer exists.
     fn or_removed(&self, error: IoError) -> IoError {
         let removed = |stat: rustix::fs::Stat| stat.st_nlink == 0;
         if error.is_not_found() && rustix::fs::fstat(self.folder()).is_ok_and(removed) {
@@ -255,7 +255,7 @@ impl OsDevice {
         }
     }
 
-    /// The folder's entry `name` is there and no folder itself.
+    /// True when the folder's entry `name` exists and is no folder.
     fn is_listed(&self, name: &[u8], kind: FileType) -> bool {
         let kind = match kind {
             FileType::Unknown => rustix::fs::statat(self.folder(), name, AtFlags::SYMLINK_NOFOLLOW)
@@ -311,8 +311,8 @@ fn no_ring_note(path: &str, refusal: &std::io::Error) -> String {
     note
 }
 
-/// Opens a folder, creating what is missing and making that durable. An error names the folder that cannot be made, which
-/// may be one above.
+/// Opens a folder, creating what is missing and making that durable. An error names the folder that cannot be made,
+/// which may be one above.
 fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
     let name = folder.display().to_string();
     let open = || open_at(rustix::fs::CWD, folder, OFlags::DIRECTORY, Mode::empty());
@@ -487,8 +487,8 @@ impl Device for OsDevice {
     }
 }
 
-/// A queue of the process that made it: in a child that was forked since, the ring is the parent's, and the threads of
-/// the pool are missing.
+/// A queue of the process that made it: in a child forked since, the ring is the parent's, and the threads of the pool
+/// are missing.
 struct OsQueue<Q>(ProcessBound<Q>);
 
 impl<Q: Queue> OsQueue<Q> {

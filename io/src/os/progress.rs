@@ -1,7 +1,7 @@
 //! The completion step of a transfer, as a pure function of the system's result.
 //!
-//! The ring, the blocking pool and the single calls all drive a [`TransferProgress`], so the rules of
-//! [`crate::device`] live here once:
+//! The ring, the blocking pool and the single calls all drive a [`TransferProgress`], so the rules of [`crate::device`]
+//! are only here:
 //! * a short transfer goes on from its cursor, rounded down to what the file's I/O path can
 //!   address; a transfer that does not get beyond its cursor is [`IoError::Short`];
 //! * EINTR and EAGAIN of a read or write are repeated, at most [`RETRIES`] times in all;
@@ -20,7 +20,7 @@ pub(super) const RETRIES: u8 = 16;
 /// 2 GiB; a power of two keeps the cursor aligned.
 const LARGEST: u64 = 1 << 30;
 
-/// How far a transfer has come.
+/// The progress of a transfer.
 #[derive(Debug)]
 pub(super) struct TransferProgress {
     transfer: RequestKind,
@@ -35,7 +35,7 @@ pub(super) struct TransferProgress {
     retries: u8,
 }
 
-/// What follows from one result.
+/// The consequence of one result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TransferOutcome {
     /// Complete.
@@ -69,7 +69,7 @@ impl TransferProgress {
         self.len == 0 && self.transfer != RequestKind::Sync
     }
 
-    /// What to do.
+    /// The operation.
     pub(super) fn transfer(&self) -> RequestKind {
         self.transfer
     }
@@ -115,7 +115,7 @@ impl TransferProgress {
         TransferOutcome::Failed(TransferFailure::Code(code))
     }
 
-    /// The error that a failure is to the caller; `offset` is the request's.
+    /// The caller's error for a failure; `offset` is the request's.
     pub(super) fn error(&self, failure: TransferFailure, file: &str, offset: u64) -> IoError {
         let operation = operation(self.transfer);
         match failure {
@@ -148,8 +148,8 @@ pub(super) fn operation(transfer: RequestKind) -> Operation {
     }
 }
 
-/// Refuses what no device can do: an offset inside a page, an end beyond the largest file.
-/// O_DIRECT would refuse the first with EINVAL; the page cache would not, so it is said here.
+/// Refuses a range that no device can transfer: an offset inside a page, an end beyond the largest file. O_DIRECT would
+/// refuse the first with EINVAL; the page cache would not.
 pub(super) fn check_range(
     file: &str,
     transfer: RequestKind,

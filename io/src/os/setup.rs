@@ -1,5 +1,5 @@
-//! Which kind of ring this kernel gives us: asked once when a device is opened, with a submission. A sandbox may let a
-//! ring be made and refuse to enter it.
+//! The kind of ring that this kernel provides, probed once when a device is opened, with a submission: a sandbox may
+//! let a ring be made and refuse to enter it.
 
 #![expect(unsafe_code, reason = "a submission is asked with an entry")]
 
@@ -16,14 +16,14 @@ pub(super) enum RingSetup {
     Deferred,
     /// Completions do not interrupt the issuer (Linux 5.19).
     Cooperative,
-    /// What every kernel with the needed operations has.
+    /// Supported by every kernel with the needed operations.
     Plain,
 }
 
-/// Entries of the ring that is made to ask.
+/// Entries of the probing ring.
 const PROBE_ENTRIES: u32 = 4;
 
-/// Finds the best setup, or says why there is none.
+/// Finds the best setup, or returns why there is none.
 pub(super) fn probe() -> std::io::Result<RingSetup> {
     let mut last = None;
     for setup in [RingSetup::Deferred, RingSetup::Cooperative, RingSetup::Plain] {
@@ -52,7 +52,7 @@ pub(super) fn build(setup: RingSetup, entries: u32) -> std::io::Result<IoUring> 
         }
         RingSetup::Plain => {}
     }
-    // Rings that have got the number of a standard stream live until one has not.
+    // Rings with the number of a standard stream are kept until one has another.
     let mut low = Vec::new();
     loop {
         let ring = builder.build(entries)?;

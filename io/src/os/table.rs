@@ -1,11 +1,11 @@
 //! A ring's table of registered files.
 //!
-//! Registering spares the kernel two atomic operations on a shared counter for each request.
+//! Registering saves the kernel two atomic operations on a shared counter for each request.
 //! Invariants:
 //! * a file is registered at its [`THRESHOLD`]-th request on this ring, so that short-lived files
 //!   never are, and at most [`ENTRIES`] are at a time; all others go by descriptor;
-//! * a registration keeps the kernel's file (and its space, if removed) alive, so an entry goes
-//!   at the first submission after its last handle went;
+//! * a registration keeps the kernel's file (and its space, if removed) alive, so an entry is removed at the first
+//!   submission after its last handle was closed;
 //! * the last entry keeps a reference to the folder's lock (`lock.rs`, `last-writes`); no request names
 //!   it;
 //! * where registering is refused, everything goes by descriptor.
@@ -75,7 +75,7 @@ impl FileTable {
     /// first submission.
     pub(super) fn register_lock(&mut self, ring: &Submitter<'_>, lock: &OwnedFd) {
         if self.ensure_table(ring) {
-            // Refused: the promise of `last-writes` falls back to the kernel's haste.
+            // Refused: `last-writes` then depends on the kernel's speed.
             let _ = ring.register_files_update(LOCK_ENTRY, &[lock.as_raw_fd()]);
         }
     }
@@ -88,7 +88,7 @@ impl FileTable {
         self.state == TableState::Ready
     }
 
-    /// Drops entries of closed files. To be called before each submission, on the ring's thread.
+    /// Removes entries of closed files. To be called before each submission, on the ring's thread.
     pub(super) fn remove_closed(&mut self, ring: &Submitter<'_>) {
         let closed = closed_files();
         if closed == self.closed {
@@ -125,7 +125,7 @@ impl FileTable {
         plain
     }
 
-    /// The entry of `file`, or an unused one made its own.
+    /// The entry of `file`, or an unused one assigned to it.
     fn entry(&mut self, file: &OsFile) -> Option<u32> {
         let found = (0..).zip(&self.entries).find(|(_, entry)| entry.id == file.id());
         if let Some((index, _)) = found {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use crate::os::setup;
 
-    /// Plays the owner's death: its descriptor closes without unlocking.
+    /// Simulates the owner's death: its descriptor closes without unlocking.
     #[test]
     fn a_ring_holds_a_dead_owners_lock_until_it_has_ended() {
         let setup = match setup::probe() {

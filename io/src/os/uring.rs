@@ -6,20 +6,20 @@
 //!    `io_uring_enter` takes; `wait` sleeps in the same call until one completion is there.
 //! 3. Completions are matched by slot and generation, stepped by [`TransferProgress::advance`], and either
 //!    staged again or moved to the ready list, with their buffer.
-//! 4. `poll` and `wait` give from the ready list.
+//! 4. `poll` and `wait` return from the ready list.
 //!
 //! Invariants:
-//! * a slot owns buffer and file from `push` until its completion; slots never move, and a slot
-//!   whose entry is in the ring is not touched. An error of `io_uring_enter` changes nothing
-//!   about that: what the kernel took still runs, what it did not take is offered again;
+//! * a slot owns buffer and file from `push` until its completion; slots never move, and a slot whose entry is in the
+//!   ring is not touched, even after an error of `io_uring_enter`: entries that the kernel took still run, others are
+//!   offered again;
 //! * slots = free + staged + in the ring; a submission entry always has room, since the ring has
 //!   one for each slot, and the completion ring has two;
 //! * the ring belongs to the thread that submits first. Elsewhere `submit` and `wait` are errors
 //!   (EEXIST), and a queue dropped elsewhere with requests in flight leaks their buffers rather
 //!   than free memory that the kernel writes to.
 //!
-//! What wakes a sleeper: a completion, or a signal (it goes back to sleep). One way to sleep for
-//! ever: a disk that never answers.
+//! A completion wakes a sleeper; a signal does, too, and it sleeps again. Only a disk that never answers lets it sleep
+//! for ever.
 #![expect(
     unsafe_code,
     reason = "the kernel reads and writes the memory that submission entries name"
@@ -44,7 +44,7 @@ use super::progress::{RETRIES, TransferOutcome, TransferProgress, check_range};
 use super::setup::{RingSetup, build};
 use super::table::{FileTable, Target};
 
-/// How long a drop goes on against a ring that answers with errors before it leaks.
+/// Tries of a drop against a ring that returns errors, before it leaks.
 const LAST_TRIES: u32 = 1000;
 
 /// `IORING_ENTER_GETEVENTS`: process completions, waiting for as many as asked.
@@ -53,7 +53,7 @@ const GETEVENTS: u32 = 1;
 /// Name of the ring in errors.
 const RING: &str = "io_uring";
 
-/// A request on its way.
+/// A request in a slot.
 struct RunningRequest {
     token: u64,
     offset: u64,
@@ -106,7 +106,7 @@ impl RingQueue {
         })
     }
 
-    /// Makes the ring this thread's.
+    /// Enables the ring, for this thread.
     fn enable(&mut self) -> Result<()> {
         if self.enabled {
             return Ok(());
@@ -210,8 +210,7 @@ impl RingQueue {
         entries.taskrun() || entries.cq_overflow()
     }
 
-    /// Waits, for dropping, until the kernel has given back everything it took. False when it
-    /// refuses to say.
+    /// Waits, for dropping, until the kernel has returned all that it took. False when the kernel returns errors.
     fn drain(&mut self) -> bool {
         let mut failures = 0;
         loop {

@@ -14,7 +14,7 @@ impl SimClock {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 
-    /// Lets `by` pass.
+    /// Advances the time by `by`.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         let add = |now: u64| Some(now.saturating_add(by));
@@ -22,7 +22,7 @@ impl SimClock {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Lets time pass until `when`; does nothing when that has passed already.
+    /// Advances the time to `when`; does nothing when that has passed already.
     pub fn advance_to(&self, when: Duration) {
         self.advance(when.saturating_sub(self.now()));
     }

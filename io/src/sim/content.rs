@@ -45,7 +45,7 @@ pub(super) const fn offset_of(page: u64) -> u64 {
     page * PAGE_U64
 }
 
-/// Bytes of one file. Clones share what they have in common.
+/// Bytes of one file. Clones share equal pages.
 #[derive(Clone, Default)]
 pub struct Content {
     len: u64,
@@ -155,7 +155,7 @@ impl Content {
         self.len = self.len.max(len);
     }
 
-    /// Cuts or extends to `len`; what is cut reads as zeros if the file grows again.
+    /// Cuts or extends to `len`; cut bytes read as zeros if the file grows again.
     pub(super) fn resize(&mut self, len: u64) {
         self.len = len;
         self.trim();

@@ -1,5 +1,5 @@
-//! What a power failure leaves: at each crash point the durable bytes and, of everything pending,
-//! what an outcome keeps.
+//! What a power failure leaves: at each crash point the durable bytes and, of all pending changes, those that an
+//! outcome keeps.
 //!
 //! Pending are, in the order in which they reached the disk: changes of the folder since its last
 //! sync; and for each file, writes (in flight, or complete and not covered by a sync), lengths and
@@ -15,7 +15,7 @@ use super::image::{FileImage, Image};
 use super::rng::Rng;
 use super::state::{Body, DiskState, FileId, FolderOp, Names};
 
-/// Something pending at a crash.
+/// A change pending at a crash.
 #[derive(Clone)]
 pub(super) enum CrashItem {
     Folder(FolderOp),
@@ -27,7 +27,7 @@ pub(super) enum CrashItem {
     },
 }
 
-/// What a fate needs to know of a pending write.
+/// The parts of a pending write that decide its fate.
 pub(super) struct WriteView<'a> {
     pub(super) pages: usize,
     masks: Option<&'a [u8]>,
@@ -53,7 +53,7 @@ impl CrashItem {
     }
 }
 
-/// What becomes of a pending thing.
+/// The fate of a pending change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ItemFate {
     Drop,
@@ -123,12 +123,12 @@ impl CrashPoint {
         &self.marks[..self.marked]
     }
 
-    /// Number of pending things: writes, lengths, folder changes.
+    /// Number of pending changes: writes, lengths, folder changes.
     pub fn pending(&self) -> usize {
         self.items.len()
     }
 
-    /// The image in which each pending thing has met its fate.
+    /// The image after each pending change has met its fate.
     pub(super) fn image(&self, fates: &[ItemFate], rng: &mut Rng) -> Image {
         debug_assert_eq!(fates.len(), self.items.len(), "a fate for each");
         let mut names = self.names.clone();

@@ -13,7 +13,7 @@ use pleach_journal::format::names::LEAF_FILE;
 
 use super::report::of;
 
-/// What a page is held against.
+/// What pages are compared with.
 #[derive(Clone, Copy)]
 pub(super) struct CheckContext {
     pub(super) hasher: Hasher,
@@ -23,7 +23,7 @@ pub(super) struct CheckContext {
     pub(super) incarnation: u32,
 }
 
-/// What came of a batch of children.
+/// The findings of a batch of children.
 #[derive(Default)]
 pub(super) struct ChildrenFindings {
     /// In the order of the children.
@@ -35,11 +35,11 @@ pub(super) struct ChildrenFindings {
 
 pub(super) enum FoundCell {
     Finding(String),
-    /// A cell that names the overflow file, and where it is: still to be read.
+    /// An overflow cell, and its place: the value is still to be read.
     LongValue(Box<[u8]>, String),
 }
 
-/// Folds children, and reads nothing.
+/// Folds children, without I/O.
 pub(super) struct ChildrenCheck {
     known: CheckContext,
     folder: Folder,
@@ -67,7 +67,7 @@ impl ChildrenCheck {
         self.children.found.push(FoundCell::LongValue(raw.into(), at));
     }
 
-    /// One child of a region: its page, what pends on it, and its node.
+    /// Checks one child of a region: its page, its buffered changes, and its node.
     fn child(&mut self, visited: VisitedPage<'_>) {
         let state = visited.region.read();
         let prefix = state.children().prefix(visited.child);
@@ -139,7 +139,7 @@ impl ChildrenCheck {
         }
     }
 
-    /// The nodes that a page stores are those of its cells.
+    /// Checks that the nodes that a page stores are those of its cells.
     fn stored_nodes(&mut self, view: &LeafView<'_>, at: &str) {
         if view.levels() == 0 {
             return;
@@ -163,7 +163,7 @@ impl ChildrenCheck {
         }
     }
 
-    /// The node in the index is that of the page's cells and what pends on it.
+    /// Checks that the node in the index is that of the page's cells and buffered changes.
     fn expect_node(
         &mut self,
         state: &RegionState,

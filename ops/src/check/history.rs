@@ -1,8 +1,8 @@
-//! The past: what commits replaced, put back over the pages, folds to the roots that were recorded.
+//! The history: replaced values, restored over the pages, fold to the roots that were recorded.
 //!
 //! The pages below which a key has changed since the history began are read once more, those of one region after the
-//! other. What a commit changed is put back, and the nodes above it are made again, those of its page at once, and
-//! those of the trie for a commit together; so the work is that of the changes, whatever the size of the database.
+//! other. A commit's changes are undone, and the nodes above are computed again, those of its page at once, and those
+//! of the trie for a commit together; so the work is that of the changes, whatever the size of the database.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ use pleach_journal::format::trie_kind::TrieKind;
 use super::report::of;
 use crate::opened::OpenedDatabase;
 
-/// What does not fit. A trie with a page that cannot be read is left out: the page is a finding of its own. `tell` is
-/// told how many children of regions were looked at, and of as many again while commits are gone back.
+/// The findings. A trie with a page that cannot be read is left out: the page is a finding of its own. `tell` is called
+/// with the number of children of regions read, and as many again while commits are undone.
 pub(super) fn findings(
     opened: &OpenedDatabase,
     leaves: &File,
@@ -51,29 +51,30 @@ pub(super) fn findings(
     all
 }
 
-/// What a key had before a commit.
+/// The value of a key before a commit.
 type PriorValue = (u64, Key, Stored);
 
-/// The node of a page, and that before a commit.
+/// The node of a page before a commit.
 type PageNode = (u64, Prefix, Node);
 
-/// The past of a trie.
+/// The history of a trie.
 struct HistoryCheck<'a> {
     opened: &'a OpenedDatabase,
     leaves: &'a File,
     recovered: &'a RecoveredState,
     trie: &'a RecoveredTrie,
-    /// The nodes of regions, of the pages of those with a change instead, and all above them. A plain trie has none but
-    /// of pages with a change, so that its topmost node says nothing of the others.
+    /// The nodes of regions, or of their pages where one has a change, and all above. A plain trie has only nodes of
+    /// pages with a change, so that its topmost node covers only these.
     nodes: HashMap<Prefix, Node>,
-    /// The same as they are now, in key order.
+    /// The present nodes, in key order.
     now: Vec<PageNode>,
     /// The nodes of pages before commits, of each commit in key order.
     before: Vec<PageNode>,
 }
 
 impl HistoryCheck<'_> {
-    /// The present, and what nodes were before commits; how many children regions have. `None`: a page cannot be used.
+    /// Reads the present, and the nodes before commits; returns the number of the regions' children. `None`: a page
+    /// cannot be used.
     fn read_present(&mut self, tell: &mut dyn FnMut(u64)) -> Result<Option<u64>> {
         let (tip, mut all) = (self.recovered.tip.number, 0);
         for region in self.trie.regions.regions() {
@@ -101,7 +102,7 @@ impl HistoryCheck<'_> {
         Ok(Some(all))
     }
 
-    /// What commits of the history replaced below a prefix, in key order.
+    /// The values that commits of the history replaced below a prefix, in key order.
     fn replaced(&self, prefix: &Prefix) -> Result<Vec<PriorValue>> {
         let (undo, namespace) = (&self.recovered.history.undo, self.trie.namespace);
         let (below, mut replaced) = (*prefix.first_key()..=prefix.last_key(), Vec::new());
@@ -115,7 +116,7 @@ impl HistoryCheck<'_> {
         Ok(replaced)
     }
 
-    /// The node of a page as it is, and before each commit that changed it. `None`: it cannot be used.
+    /// Adds the present node of a page, and that before each commit that changed it. `None`: the page cannot be used.
     fn page(&mut self, state: &RegionState, child: usize, replaced: &[PriorValue]) -> Option<()> {
         let (prefix, database) = (state.children().prefix(child), self.opened.newest.database);
         let mut page =
@@ -150,7 +151,7 @@ impl HistoryCheck<'_> {
         Some(())
     }
 
-    /// Puts nodes in, which are in key order, and those above them as far as `at`, whose node is given.
+    /// Sets nodes in key order, and computes those above them up to `at`, whose node is returned.
     fn set(&mut self, at: Prefix, changed: &[PageNode]) -> Node {
         let node = match changed {
             [] => return self.nodes.get(&at).copied().unwrap_or(TERMINATOR),
@@ -167,7 +168,7 @@ impl HistoryCheck<'_> {
         node
     }
 
-    /// Goes back from the newest commit.
+    /// Undoes commits from the newest on.
     fn findings(&mut self, children: u64, tell: &mut dyn FnMut(u64)) -> Vec<String> {
         let (undo, tip, namespace) =
             (&self.recovered.history.undo, &self.recovered.tip, self.trie.namespace);
@@ -214,7 +215,7 @@ impl HistoryCheck<'_> {
 struct PastPage {
     hasher: Hasher,
     prefix: Prefix,
-    /// Its keys in order, with their leaf nodes.
+    /// The page's keys in order, with their leaf nodes.
     pairs: Vec<(Key, Node)>,
     /// The nodes of prefixes with two keys or more.
     nodes: HashMap<Prefix, Node>,
@@ -232,13 +233,13 @@ impl PastPage {
         }
     }
 
-    /// Its node, after changes in key order.
+    /// The page's node, after changes in key order.
     fn node(&mut self, changed: &[&PriorValue]) -> Node {
         fold(self.hasher, &mut self.nodes, self.prefix, &self.pairs, changed)
     }
 }
 
-/// The node of a prefix with these pairs. Where nothing has changed below, it is the one that is there.
+/// The node of a prefix with these pairs. Where nothing below has changed, the known one.
 fn fold(
     hasher: Hasher,
     nodes: &mut HashMap<Prefix, Node>,

@@ -1,23 +1,23 @@
-//! What a check comes to.
+//! The result of a check.
 
 use pleach_core::Node;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The database opens; what is named may be lost, or is a copy of which another one is left.
+    /// The database opens; the finding may be a loss, or a bad copy of which another one is left.
     Survived,
     /// The database does not open.
     Fatal,
 }
 
-/// Something that does not fit.
+/// An inconsistency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is, with the file it is in.
+    /// The finding, with its file.
     pub what: String,
 }
 
@@ -27,7 +27,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// What a check comes to.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All is well.
@@ -38,17 +38,17 @@ pub enum Verdict {
     DoesNotOpen,
 }
 
-/// What a check saw.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// What does not fit. Empty: all is well.
+    /// All inconsistencies. Empty: all is well.
     pub findings: Vec<Finding>,
-    /// What an open that was cut short has left, and the next one makes good: no findings.
+    /// What an interrupted open has left, and the next one mends: no findings.
     pub notes: Vec<String>,
     /// Leaf pages read.
     pub pages: u64,
-    /// Keys present, of all namespaces; those that were dropped and are still there count.
+    /// Keys present, of all namespaces, dropped ones included until they are reclaimed.
     pub keys: u64,
     /// Regions of all indexes.
     pub regions: u64,
@@ -56,9 +56,9 @@ pub struct CheckReport {
     pub namespaces: u64,
     /// Long values.
     pub long_values: u64,
-    /// Pages of the overflow file that something names.
+    /// Pages of the overflow file in use.
     pub overflow_pages: u64,
-    /// Root of namespace 0 in the newest commit; zero when there is no coming to it.
+    /// Root of namespace 0 in the newest commit; zero when it cannot be read.
     pub root: Node,
     /// Number of the newest commit.
     pub commit: u64,
@@ -68,7 +68,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// What it comes to.
+    /// The verdict.
     pub fn verdict(&self) -> Verdict {
         match self.findings.iter().map(|finding| finding.severity).max() {
             None => Verdict::Clean,
@@ -82,7 +82,7 @@ impl CheckReport {
     }
 }
 
-/// How a finding begins that is of a namespace; nothing for namespace 0.
+/// The beginning of a finding's text that names its namespace; empty for namespace 0.
 pub(super) fn of(namespace: u8) -> String {
     if namespace == 0 { String::new() } else { format!("namespace {namespace}: ") }
 }

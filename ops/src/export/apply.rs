@@ -1,8 +1,8 @@
 //! Applying a change stream to a database.
 //!
 //! Namespaces that the changes add are added first, then all changes are one commit, then namespaces that they drop are
-//! dropped. Where that is cut off, the same stream goes on: until the commit all Merkle roots are those before, from then on
-//! those after.
+//! dropped. After an interruption the same stream continues: until the commit all Merkle roots are those before, from
+//! then on those after.
 
 use std::io::Read;
 
@@ -21,7 +21,7 @@ use crate::replay;
 /// Bytes of keys and values that a stream may have: they are in memory before any root can be compared.
 const LIMIT: u64 = 4 * MAX_RECORD;
 
-/// What applying a change stream has done.
+/// The result of applying a change stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApplyReport {
@@ -37,11 +37,12 @@ pub struct ApplyReport {
     pub already_there: bool,
 }
 
-/// Applies a change stream ([`export_changes`](super::export_changes())) to a database in the state that the stream goes from: one
-/// that was imported, or has had the stream before applied. All changes are one commit; namespaces that come or go are a commit
-/// each. The Merkle roots of the new state are compared with the stream's before it is committed. Plain namespaces have no roots:
-/// of them it is known that they exist. A database that is in the state after the changes is left as it is, and one in which they were
-/// cut off goes on. All changes are in memory until they are committed. Commits are as durable as the options say ([`Db::sync`]).
+/// Applies a change stream ([`export_changes`](super::export_changes())) to a database in the state that the stream
+/// goes from: one that was imported, or has had the stream before applied. All changes are one commit; namespaces that
+/// come or go are a commit each. The Merkle roots of the new state are compared with the stream's before it is
+/// committed. Plain namespaces have no roots: of them it is known that they exist. A database that is in the state
+/// after the changes is left as it is, and one in which they were cut off goes on. All changes are in memory until they
+/// are committed. Commits are as durable as the options say ([`Db::sync`]).
 ///
 /// # Errors
 /// [`StreamError::OtherState`] when the database is in another state; [`Stream`](crate::Error::Stream);
@@ -68,7 +69,7 @@ pub fn apply_changes(db: &Db, mut reader: ChangeReader<impl Read>) -> Result<App
             accesses.push(Access::write(key, value).in_namespace(namespace.number));
         }
     }
-    // All of it is right before the first commit.
+    // The whole stream is verified before the first commit.
     reader.finish()?;
     let changes = accesses.len() as u64;
     let already_there = is_after(db, &head, &accesses)?;
@@ -145,13 +146,13 @@ fn is_after(db: &Db, head: &ChangeHead, accesses: &[Access]) -> Result<bool> {
     Ok(true)
 }
 
-/// Adds the namespaces that are not there yet, and gives their numbers.
+/// Adds the missing namespaces, and returns their numbers.
 fn add_namespaces(db: &Db, head: &ChangeHead) -> Result<Vec<u8>> {
     let mut added = Vec::new();
     for one in &head.namespaces {
         if one.after.is_some() && db.roots().of(one.number).is_none() {
             match add(db, one) {
-                // A history that an open has made shorter lets a dropped namespace go behind the next commit.
+                // The next commit ends the reads of a dropped namespace, where an open has made the history shorter.
                 Err(pleach::Error::NamespaceInUse { dropped, .. })
                     if *db.history().start() >= dropped =>
                 {

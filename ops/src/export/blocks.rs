@@ -20,7 +20,7 @@ pub(super) struct BlockReader<R> {
 }
 
 impl<R: Read> BlockReader<R> {
-    /// Reads the head, which is of a kind and a version; `none` says what a stream without it is.
+    /// Reads the head, which has a kind and a version; `none` is the error of a stream without it.
     pub(super) fn new(
         from: R,
         (head, known): (BlockKind, u16),
@@ -40,7 +40,7 @@ impl<R: Read> BlockReader<R> {
         }
     }
 
-    /// Reads the next block's payload, and gives its kind.
+    /// Reads the next block's payload, and returns its kind.
     pub(super) fn next(&mut self) -> Result<BlockKind, StreamError> {
         let mut header = [0; HEADER];
         if read_full(&mut self.from, &mut header)? < HEADER {
@@ -69,7 +69,7 @@ impl<R: Read> BlockReader<R> {
         kind.filter(|_| zeros).ok_or_else(|| self.contents("its header"))
     }
 
-    /// Nothing follows.
+    /// Checks that nothing follows.
     pub(super) fn finish(mut self) -> Result<(), StreamError> {
         match read_full(&mut self.from, &mut [0; 1])? {
             0 => Ok(()),
@@ -77,7 +77,7 @@ impl<R: Read> BlockReader<R> {
         }
     }
 
-    /// The last block has a right checksum and wrong contents.
+    /// The error of a last block with a right checksum and wrong contents.
     pub(super) fn contents(&self, what: &'static str) -> StreamError {
         StreamError::Contents { block: self.blocks.saturating_sub(1), what }
     }
@@ -88,7 +88,7 @@ pub(super) struct BlockWriter<W> {
     to: W,
     /// The checksum of the block before.
     before: u64,
-    /// The payload of the block that is made.
+    /// The payload of the block in progress.
     pub(super) payload: Vec<u8>,
     /// Bytes of all blocks.
     pub(super) bytes: u64,
@@ -99,7 +99,7 @@ impl<W: Write> BlockWriter<W> {
         Self { to, before: 0, payload: Vec::new(), bytes: 0 }
     }
 
-    /// Writes the block that was made.
+    /// Writes the block in progress.
     pub(super) fn block(&mut self, kind: BlockKind) -> Result<(), StreamError> {
         let mut header = [0; HEADER];
         put(&mut header, 0, MAGIC);
@@ -116,13 +116,13 @@ impl<W: Write> BlockWriter<W> {
         Ok(())
     }
 
-    /// Nothing follows.
+    /// Ends the stream.
     pub(super) fn finish(mut self) -> Result<(), StreamError> {
         self.to.flush().map_err(written)
     }
 }
 
-/// Reads until the buffer is full, or nothing comes any more; gives how many bytes came.
+/// Reads until the buffer is full or the input ends; returns the number of bytes.
 fn read_full(from: &mut impl Read, buffer: &mut [u8]) -> Result<usize, StreamError> {
     let mut filled = 0;
     while filled < buffer.len() {

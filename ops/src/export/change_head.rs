@@ -13,7 +13,7 @@ use crate::export::format::CHANGES_VERSION;
 const BEFORE: u8 = 1;
 const AFTER: u8 = 2;
 
-/// What a change stream is of.
+/// The head of a change stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangeHead {
@@ -35,13 +35,13 @@ pub struct ChangeHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangeNamespace {
-    /// Its number.
+    /// The namespace's number.
     pub number: u8,
     /// True for a plain namespace.
     pub plain: bool,
-    /// Its root, or its digest where it is plain, before the changes; none when it was added by them.
+    /// The namespace's root, or its digest where it is plain, before the changes; none when they added it.
     pub before: Option<Node>,
-    /// The same after them; none when they drop it.
+    /// The same after the changes; none when they dropped it.
     pub after: Option<Node>,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn encode(head: &ChangeHead) -> Vec<u8> {
     payload
 }
 
-/// The number of the database, which streams have from version 2 on. 0 is none.
+/// The number of the database, which streams from version 2 on have. 0 is none.
 pub(super) fn database(
     cursor: &mut BodyCursor<'_>,
     version: u16,

@@ -1,4 +1,4 @@
-//! Change streams: what differs between two commits, written and read.
+//! Change streams: the differences between two commits, written and read.
 
 use std::io::{Read, Write};
 
@@ -16,13 +16,13 @@ use crate::export::format::{BlockKind, CHANGES_VERSION};
 /// Keys whose values are looked up ahead.
 const AHEAD: usize = 1024;
 
-/// What a log record has of a change beside its key and new value, at most: the value before, of at most 1 KiB.
+/// Bytes of a change in a log record beside its key and new value, at most: the value before, of at most 1 KiB.
 const REPLACED: u64 = 1088;
 
 /// Bytes that the log record of all changes may have by an estimate. The limit of a record is twice as high.
 const LIMIT: u64 = MAX_RECORD / 2;
 
-/// What a change stream has.
+/// The contents of a change stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangeReport {
@@ -37,12 +37,13 @@ pub struct ChangeReport {
 }
 
 /// Writes what differs between the states of two sessions of one database to a change stream: of all namespaces, in key
-/// order, with the roots of both and the newer blob. Which keys differ is known from what commits have replaced, so the time that
-/// it takes depends on the changes alone; pairs of a namespace that the older state does not have are all read. The keys that were
-/// changed in one namespace are in memory, and one value. Commits go on beside it. Give a buffered writer.
+/// order, with the roots of both and the newer blob. Which keys differ is known from what commits have replaced, so the
+/// time that it takes depends on the changes alone; pairs of a namespace that the older state does not have are all
+/// read. The keys that were changed in one namespace are in memory, and one value. Commits go on beside it. Give a
+/// buffered writer.
 ///
-/// One stream becomes one commit of the database that it is applied to. More changes than fit one are refused, unless they are
-/// those of one commit.
+/// One stream becomes one commit of the database that it is applied to. More changes than fit one are refused, unless
+/// they are those of one commit.
 ///
 /// # Errors
 /// [`StreamError::Order`] when the first state is not the older one; [`StreamError::TooLarge`]; [`StreamError::Write`];
@@ -65,7 +66,7 @@ pub fn export_changes(older: &Session, newer: &Session, to: impl Write) -> Resul
         left: if through - from == 1 { u64::MAX } else { LIMIT },
         full: StreamError::TooLarge { from, to: through, limit: LIMIT },
     };
-    // What is not of the same open shows here, where a namespace has no changes, too.
+    // A session of another open is refused here, even where a namespace has no changes.
     older.check_same_trie(newer)?;
     for namespace in &head.namespaces {
         writer.records.begin(namespace.number);
@@ -149,14 +150,14 @@ impl<R: Read> ChangeReader<R> {
         Ok(Self { head, records: RecordReader::new(blocks, BlockKind::Changes, numbers) })
     }
 
-    /// What the stream is of.
+    /// The head of the stream.
     pub fn head(&self) -> &ChangeHead {
         &self.head
     }
 
     /// The next change of the namespace that is read: a key, and its value, or none where it is deleted; `None` at the
-    /// namespace's end, once. The first call begins with the first namespace of the head, and the call after the end of one with the
-    /// next.
+    /// namespace's end, once. The first call begins with the first namespace of the head, and the call after the end of
+    /// one with the next.
     ///
     /// # Errors
     /// [`StreamError`]; nothing is to be read after it.
@@ -186,7 +187,7 @@ impl<R: Read> ChangeReader<R> {
         Ok(Some((key, value.map(|at| self.records.value(at)))))
     }
 
-    /// After the last namespace: the stream is whole, and nothing follows.
+    /// Checks, after the last namespace, that the stream is whole and nothing follows.
     ///
     /// # Errors
     /// [`StreamError`].

@@ -9,13 +9,13 @@ pub(crate) const MAGIC: [u8; 4] = *b"PLXB";
 pub const VERSION: u16 = 2;
 /// The version of change streams that is written. Version 1, which does not name the database, is read, too.
 pub const CHANGES_VERSION: u16 = 2;
-/// In place of a value's length: the key has no value any more.
+/// In place of a value's length: the key is deleted.
 pub(crate) const DELETED: u32 = u32::MAX;
 /// Bytes of a block's header.
 pub(crate) const HEADER: usize = 24;
 /// Bytes of the header that the checksum covers.
 pub(crate) const SUMMED: usize = 16;
-/// A block of several pairs has at most so many bytes.
+/// Bytes of a block of several pairs, at most.
 pub(crate) const FULL: usize = 256 << 10;
 /// Longest value.
 pub(crate) const MAX_VALUE: usize = 64 << 20;

@@ -30,7 +30,7 @@ impl fmt::Debug for ImportOptions {
 }
 
 impl ImportOptions {
-    /// The memory of a load ([`LoadOptions::new`]), and no progress told.
+    /// The memory of a load ([`LoadOptions::new`]), and no progress.
     pub fn new() -> Self {
         Self::default()
     }
@@ -42,14 +42,14 @@ impl ImportOptions {
         self
     }
 
-    /// A function that is told how many pairs are loaded. Workers call it, too.
+    /// A function that is called with the number of loaded pairs. Workers call it, too.
     #[must_use]
     pub fn progress(mut self, progress: Option<Progress>) -> Self {
         self.progress = progress;
         self
     }
 
-    /// Options for the load of a namespace behind so many pairs of others.
+    /// Options for the load of a namespace after `before` pairs of others.
     fn load(&self, namespace: &StreamNamespace, before: u64) -> LoadOptions {
         let number = namespace.number;
         let mut options = LoadOptions::new().namespace(number).root(namespace.root);
@@ -63,17 +63,17 @@ impl ImportOptions {
     }
 }
 
-/// What an import has done.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImportReport {
-    /// Number of the commit that the stream is of, in the database that it comes from.
+    /// Number of the stream's commit, in the database that it comes from.
     pub exported_commit: u64,
     /// Number of the newest commit of this database.
     pub commit: u64,
     /// Namespaces of the stream.
     pub namespaces: u64,
-    /// Those of them that were there already.
+    /// Namespaces of the stream that existed already.
     pub already_there: u64,
     /// Pairs of the stream.
     pub pairs: u64,
@@ -81,15 +81,15 @@ pub struct ImportReport {
     pub roots: Roots,
 }
 
-/// Imports an export stream ([`export`](super::export())) of a database with the same hasher: adds its namespaces, loads the
-/// pairs of each as [`Db::bulk_load`] does, and sets the blob. Of the Merkle namespaces the roots are compared
-/// before anything is published. The database is a new one, or has what an import of the same stream has left that was cut off:
-/// then this goes on with the namespaces that are missing.
+/// Imports an export stream ([`export`](super::export())) of a database with the same hasher: adds its namespaces,
+/// loads the pairs of each as [`Db::bulk_load`] does, and sets the blob. Of the Merkle namespaces the roots are
+/// compared before anything is published. The database is a new one, or has what an import of the same stream has left
+/// that was cut off: then this goes on with the namespaces that are missing.
 ///
 /// # Errors
 /// [`Stream`](crate::Error::Stream); [`OtherRoot`](pleach::Error::OtherRoot) when the pairs do not lead to the root
-/// that the stream names; and those of [`Db::bulk_load`], [`Db::add_namespace`] and a commit. Namespaces that were loaded before
-/// stay.
+/// that the stream names; and those of [`Db::bulk_load`], [`Db::add_namespace`] and a commit. Namespaces that were
+/// loaded before stay.
 pub fn import(
     db: &Db,
     mut reader: StreamReader<impl Read>,
@@ -159,7 +159,7 @@ pub fn import(
     })
 }
 
-/// Whether a plain namespace is there already, pair by pair. An empty one is not: then nothing was read.
+/// True when a plain namespace is loaded already, pair by pair. An empty one is not: then nothing was read.
 fn compare_plain(
     db: &Db,
     number: u8,

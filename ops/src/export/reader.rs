@@ -12,13 +12,14 @@ use super::records::RecordReader;
 use crate::error::StreamError;
 use crate::export::format::{BlockKind, VERSION};
 
-/// What a stream is of.
+/// The head of an export stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamHead {
     /// Number of the hasher ([`Hasher::id`](pleach_core::Hasher::id)).
     pub hasher: u8,
-    /// Number of the database ([`Db::id`](pleach::Db::id)); none in a stream of version 1, and in one that a salvage has written.
+    /// Number of the database ([`Db::id`](pleach::Db::id)); none in a stream of version 1, and in one that a salvage
+    /// has written.
     pub database: Option<u64>,
     /// Number of the commit.
     pub commit: u64,
@@ -32,11 +33,11 @@ pub struct StreamHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamNamespace {
-    /// Its number.
+    /// The namespace's number.
     pub number: u8,
     /// True for a plain namespace.
     pub plain: bool,
-    /// Its root, or its digest where it is plain.
+    /// The namespace's root, or its digest where it is plain.
     pub root: Node,
 }
 
@@ -65,13 +66,13 @@ impl<R: Read> StreamReader<R> {
         Ok(Self { head, records: RecordReader::new(blocks, BlockKind::Pairs, numbers) })
     }
 
-    /// What the stream is of.
+    /// The head of the stream.
     pub fn head(&self) -> &StreamHead {
         &self.head
     }
 
-    /// The next pair of the namespace that is read; `None` at its end, once. The first call begins with the first namespace of the
-    /// head, and the call after the end of one with the next.
+    /// The next pair of the namespace that is read; `None` at its end, once. The first call begins with the first
+    /// namespace of the head, and the call after the end of one with the next.
     ///
     /// # Errors
     /// [`StreamError`]; nothing is to be read after it.
@@ -86,7 +87,7 @@ impl<R: Read> StreamReader<R> {
         Ok(Some((key, self.records.value(value.unwrap_or_default()))))
     }
 
-    /// After the last namespace: the stream is whole, and nothing follows.
+    /// Checks, after the last namespace, that the stream is whole and nothing follows.
     ///
     /// # Errors
     /// [`StreamError`].

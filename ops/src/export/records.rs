@@ -1,5 +1,5 @@
-//! Pairs and changes of namespaces, one namespace after the other: what both kinds of streams have between head and
-//! end. Every length is compared with what is there.
+//! Pairs and changes of namespaces, one namespace after the other: the part of both kinds of streams between head and
+//! end. Every length is compared with the bytes that are there.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::export::format::{self, BlockKind, DELETED, END_OF_NAMESPACE, FULL, PA
 
 const _: () = assert!(format::MAX_VALUE == MAX_VALUE, "each value has a place");
 
-/// A key, and where its value is; none where it is deleted.
+/// A key, and the range of its value; none where it is deleted.
 type ExportRecord = (Key, Option<Range<usize>>);
 
 /// Reads the records of namespaces in turn.
@@ -24,29 +24,29 @@ pub(super) struct RecordReader<R> {
     kind: BlockKind,
     /// Numbers of the namespaces.
     numbers: Vec<u8>,
-    /// Which of them is read, its records until now, and the last key.
+    /// Index of the namespace that is read, its records so far, and the last key.
     namespace: usize,
     count: u64,
     all: u64,
     last: Option<Key>,
-    /// Where the next record of the payload is, and how many there are.
+    /// The offset of the next record in the payload, and the number of records left.
     at: usize,
     left: u32,
 }
 
 impl<R: Read> RecordReader<R> {
-    /// After the head.
+    /// A reader after the head.
     pub(super) fn new(blocks: BlockReader<R>, kind: BlockKind, numbers: Vec<u8>) -> Self {
         Self { blocks, kind, numbers, namespace: 0, count: 0, all: 0, last: None, at: 0, left: 0 }
     }
 
-    /// Which namespace is read, and how many records of it were.
+    /// Index of the namespace that is read, and the number of its records so far.
     pub(super) fn position(&self) -> (usize, u64) {
         (self.namespace, self.count)
     }
 
-    /// The next record of the namespace that is read, and where its value is, if it has one; `None` at the namespace's
-    /// end, once.
+    /// The next record of the namespace that is read, and the range of its value, if it has one; `None` at the
+    /// namespace's end, once.
     pub(super) fn next(&mut self) -> Result<Option<ExportRecord>, StreamError> {
         let Some(&number) = self.numbers.get(self.namespace) else { return Ok(None) };
         if self.left == 0 {
@@ -67,7 +67,7 @@ impl<R: Read> RecordReader<R> {
         &self.blocks.payload[at]
     }
 
-    /// After the last namespace: the stream is whole, and nothing follows.
+    /// Checks, after the last namespace, that the stream is whole and nothing follows.
     pub(super) fn finish(mut self) -> Result<(), StreamError> {
         if self.namespace < self.numbers.len() || self.blocks.next()? != BlockKind::End {
             return Err(self.contents("an end before all namespaces"));
@@ -79,7 +79,7 @@ impl<R: Read> RecordReader<R> {
         self.blocks.finish()
     }
 
-    /// The last block has a right checksum and wrong contents.
+    /// The error of a last block with a right checksum and wrong contents.
     pub(super) fn contents(&self, what: &'static str) -> StreamError {
         self.blocks.contents(what)
     }
@@ -142,9 +142,9 @@ pub(super) struct RecordWriter<W> {
     blocks: BlockWriter<W>,
     /// The kind of a block with records.
     kind: BlockKind,
-    /// The namespace whose records come, and how many came.
+    /// The namespace in progress, and the number of its records.
     namespace: Option<(u8, u64)>,
-    /// Records of the block that is made, and of all namespaces that have ended.
+    /// Records of the block in progress, and of all finished namespaces.
     in_block: u32,
     all: u64,
 }
@@ -162,13 +162,13 @@ impl<W: Write> RecordWriter<W> {
         Ok(Self { blocks, kind, namespace: None, in_block: 0, all: 0 })
     }
 
-    /// The records of this namespace follow.
+    /// Begins the records of this namespace.
     pub(super) fn begin(&mut self, namespace: u8) {
         debug_assert!(self.namespace.is_none(), "the one before has its end");
         self.namespace = Some((namespace, 0));
     }
 
-    /// The next record; without a value the key is deleted.
+    /// Writes the next record; without a value the key is deleted.
     pub(super) fn record(&mut self, key: &Key, value: Option<&[u8]>) -> Result<(), StreamError> {
         if self.blocks.payload.len() + 36 + value.map_or(0, <[u8]>::len) > FULL {
             self.flush()?;
@@ -189,7 +189,7 @@ impl<W: Write> RecordWriter<W> {
         Ok(())
     }
 
-    /// The namespace has no more records.
+    /// Ends the namespace.
     pub(super) fn end(&mut self) -> Result<(), StreamError> {
         self.flush()?;
         let (namespace, count) = self.namespace.take().expect("a namespace was begun");
@@ -200,7 +200,7 @@ impl<W: Write> RecordWriter<W> {
         self.blocks.block(BlockKind::EndOfNamespace)
     }
 
-    /// The stream is whole: gives its records and bytes.
+    /// Ends the stream; returns its records and bytes.
     pub(super) fn finish(mut self) -> Result<(u64, u64), StreamError> {
         self.blocks.payload.extend(self.all.to_le_bytes());
         self.blocks.block(BlockKind::End)?;
@@ -209,7 +209,7 @@ impl<W: Write> RecordWriter<W> {
         Ok(written)
     }
 
-    /// Writes the block of records that is made, if there is one.
+    /// Writes the block of records in progress, if there is one.
     fn flush(&mut self) -> Result<(), StreamError> {
         if self.in_block == 0 {
             return Ok(());

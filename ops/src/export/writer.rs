@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::error::StreamError;
 use crate::export::format::{BlockKind, VERSION};
 
-/// What an export has written.
+/// The result of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportReport {
@@ -27,19 +27,19 @@ pub struct ExportReport {
     pub bytes: u64,
 }
 
-/// Writes a stream: all namespaces in order, of each all pairs in order, then [`StreamWriter::finish`]. The pairs of a Merkle
-/// namespace must lead to its root: else the stream is left unfinished.
+/// Writes a stream: all namespaces in order, of each all pairs in order, then [`StreamWriter::finish`]. The pairs of a
+/// Merkle namespace must lead to its root: else the stream is left unfinished.
 pub(crate) struct StreamWriter<W> {
     hasher: Hasher,
     records: RecordWriter<W>,
     roots: Roots,
-    /// The namespace whose pairs come, and those until now, where it has a root.
+    /// The namespace in progress, and the fold of its pairs, where it has a root.
     namespace: (u8, Option<RootFolder>),
     report: ExportReport,
 }
 
 impl<W: Write> StreamWriter<W> {
-    /// Begins a stream of a database's state; `None` for a salvage: no database has had its state.
+    /// Begins a stream of a database's state; `None` for a salvage, whose state no database has had.
     pub(crate) fn new(
         hasher: Hasher,
         to: W,
@@ -67,14 +67,14 @@ impl<W: Write> StreamWriter<W> {
         Ok(Self { hasher, records, roots: roots.clone(), namespace: (0, None), report })
     }
 
-    /// The pairs of this namespace follow.
+    /// Begins the pairs of this namespace.
     pub(crate) fn begin(&mut self, namespace: u8) {
         self.records.begin(namespace);
         self.namespace =
             (namespace, self.roots.get(namespace).map(|_| RootFolder::new(self.hasher)));
     }
 
-    /// The next pair.
+    /// Writes the next pair.
     pub(crate) fn pair(&mut self, key: &Key, value: &[u8]) -> Result<()> {
         if let Some(folder) = &mut self.namespace.1 {
             let taken = folder.pair(key, FoldValue::Bytes(value));
@@ -83,7 +83,7 @@ impl<W: Write> StreamWriter<W> {
         Ok(self.records.record(key, Some(value))?)
     }
 
-    /// The namespace has no more pairs.
+    /// Ends the namespace.
     pub(crate) fn end(&mut self) -> Result<()> {
         let (namespace, folder) = (self.namespace.0, self.namespace.1.take());
         if let (Some(folder), Some(expected)) = (folder, self.roots.get(namespace)) {
@@ -95,7 +95,7 @@ impl<W: Write> StreamWriter<W> {
         Ok(self.records.end()?)
     }
 
-    /// The stream is whole.
+    /// Ends the stream.
     pub(crate) fn finish(self) -> Result<ExportReport, StreamError> {
         let (pairs, bytes) = self.records.finish()?;
         Ok(ExportReport { pairs, bytes, ..self.report })

@@ -1,17 +1,18 @@
 //! Cutting a damaged log at the newest commit before the damage.
 //!
-//! 1. In memory: recovery with a log that ends at the damage. It must lead to the roots that the last commit has recorded.
-//! 2. Segments are replaced, the last one first: by a blank one, and the one that has the end by one with what lies before it. So
-//!    are older ones that have a page which cannot be read: the history begins behind a blank one, and a failed read of it
-//!    fails an open.
+//! 1. In memory: recovery with a log that ends at the damage. It must lead to the roots that the last commit has
+//!    recorded.
+//! 2. Segments are replaced, the last one first: by a blank one, and the one that has the end by one with what lies
+//!    before it. So are older ones that have a page which cannot be read: the history begins behind a blank one, and a
+//!    failed read of it fails an open.
 //! 3. The file of superblocks is replaced: the new ones know of nothing behind the end.
 //!
-//! A file is replaced by an exchange of names, in one step: the file itself stays under another name, with all its bytes, those
-//! that cannot be read at the moment, too. Where the file system cannot exchange names, the segment has none for a moment: after a
-//! power failure there, give the file that was put aside its name back, and repair again.
+//! A file is replaced by an exchange of names, in one step: the file itself stays under another name, with all its
+//! bytes, even those that cannot be read at the moment. Where the file system cannot exchange names, the segment has
+//! none for a moment: after a power failure there, rename the replaced file back, and repair again.
 //!
-//! Until 3 there is evidence of damage, or all that gave evidence is gone, and the end is an ordinary torn one: so a repair
-//! that was cut off leaves a log that is damaged as before, or one that is cut.
+//! Until step 3 there is evidence of damage, or none is left and the end is an ordinary torn one: so an interrupted
+//! repair leaves a log that is damaged as before, or one that is cut.
 
 use std::ops::ControlFlow;
 
@@ -31,7 +32,7 @@ use pleach_journal::log::{LogError, ScanError, copies, segments, walk_whole_reco
 use crate::opened::limits;
 use crate::repair::lost::{LogReach, LostCommits};
 
-/// Segments of a log behind its damage, at most: four times as many as it may have.
+/// Segments of a log behind its damage, at most: four times as many as a log has.
 const MOST: u64 = 1024;
 
 /// A log that was cut where it was damaged.
@@ -40,21 +41,21 @@ const MOST: u64 = 1024;
 pub struct CutLog {
     /// The log ends here now.
     pub position: LogPos,
-    /// What the open said before.
+    /// The error of the open before.
     pub error: Error,
-    /// The commits that were behind the damage: these are lost.
+    /// The lost commits, which were behind the damage.
     pub lost: LostCommits,
-    /// The files that were replaced, under the names that they have now.
+    /// The replaced files, under their present names.
     pub aside: Vec<String>,
 }
 
-/// Cuts the log; gives the error back where that does not help.
+/// Cuts the log; returns the error where that does not help.
 pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<CutLog> {
     let _lock = device.lock(LockMode::Exclusive)?;
     let superblocks = examine::superblocks(device, OpenMode::Write)?;
-    // With what the newest superblock knows, also where its image is bad.
+    // With the positions of the newest superblock, also where its image is bad.
     let mut reach = LogReach::new(Some(&superblocks));
-    // Without its history, of which damage costs no more than itself.
+    // Without the history, whose damage costs only itself.
     let none = |_: &Superblock| limits(0);
     let examined = examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage);
     let Ok(Examination { superblocks, recovered, .. }) = examined else {
@@ -143,7 +144,8 @@ fn is_blank(device: &Disk, index: u64, size: u64) -> bool {
     blank().unwrap_or(false)
 }
 
-/// Puts what `fill` writes in the place of a file, in one step; gives the name that the file itself has then, if there is one.
+/// Puts what `fill` writes in the place of a file, in one step; returns the replaced file's new name, if there was a
+/// file.
 fn replace<E: From<IoError>>(
     device: &Disk,
     prefix: &str,
@@ -170,7 +172,7 @@ fn replace<E: From<IoError>>(
             false
         }
         Err(error) => {
-            // It is no original, and must not pass for one.
+            // The unfinished copy must not pass for an original.
             let _ = device.remove(&aside);
             return Err(error.into());
         }

@@ -1,5 +1,5 @@
-//! The commits that a repair loses, as superblocks and whole records of the log tell them. "Not found" is not "not lost": where the
-//! files cannot say how far the commits went, that is said.
+//! The commits that a repair loses, by superblocks and whole records of the log. "Not found" is not "not lost": where
+//! the files do not show how far the commits went, the report says so.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use pleach_journal::log::{scan_headers, segments};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostCommits {
-    /// Those that are known: commits have numbers without gaps, so these are all from the first lost one to the newest that a
+    /// Known lost commits: numbers have no gaps, so these are all from the first lost one to the newest that a
     /// superblock or a whole record of the log names.
     pub numbers: Range<u64>,
-    /// Commits after these may be lost, too: the log was longer than what is whole of it, or nothing says how long it was.
+    /// True when later commits may be lost, too: the log was longer than its whole part, or its length is unknown.
     pub maybe_more: bool,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for LostCommits {
     }
 }
 
-/// How far a database had come, as its files have it.
+/// How far the log of a database went, by its files.
 #[derive(Default)]
 pub(super) struct LogReach {
     /// The newest commit that a superblock or a whole record names.
@@ -62,7 +62,7 @@ pub(super) struct LogReach {
     durable_through: LogPos,
     /// Segments had been prepared below this.
     pub(super) prepared_through: LogPos,
-    /// Of the last record that was seen: one of an earlier open that lies behind it was cut off long ago.
+    /// The incarnation of the last record: an older record behind it was cut off long ago.
     incarnation: u32,
     /// True when there was a superblock, or a record.
     known: bool,
@@ -83,7 +83,7 @@ impl LogReach {
         })
     }
 
-    /// A whole record was seen, in the order of the log.
+    /// Notes a whole record, in the order of the log.
     pub(super) fn record(&mut self, header: &RecordHeader) {
         if header.incarnation < self.incarnation {
             return;
@@ -98,7 +98,7 @@ impl LogReach {
         self.known = true;
     }
 
-    /// What is lost when commit `kept` is the newest that is left. All whole records were seen.
+    /// The lost commits when commit `kept` is the newest that is left, after all whole records.
     pub(super) fn lost(
         mut self,
         device: &Disk,
@@ -110,8 +110,8 @@ impl LogReach {
             self.durable_through = self.durable_through.max(header.durable_through);
             self.prepared_through = self.prepared_through.max(header.prepared_through);
         })?;
-        // Behind the last record that was seen, a segment that is missing or cut may have had records. Before it commits are known
-        // by their numbers, and retired segments, which wait as spares, have gaps between them.
+        // Behind the last record that was seen, a segment that is missing or cut may have had records. Before it
+        // commits are known by their numbers, and retired segments, which wait as spares, have gaps between them.
         let (first, last) = (end.segment(size), self.prepared_through.get().div_ceil(size));
         let mut there = Vec::new();
         for index in segments(device, size)?.into_iter().filter(|index| *index >= first) {

@@ -1,11 +1,12 @@
 //! Repair of a closed database whose files are damaged (`docs/repair.md`).
 //!
 //! * [`repair()`] makes a database open again whose log is damaged, and heals what an open heals by itself;
-//! * [`roll_forward`] brings a backup to the newest commit that the log of the damaged folder has: it cures every kind of
-//!   damage, lost files too;
+//! * [`roll_forward`] brings a backup to the newest commit that the log of the damaged folder has: it cures every kind
+//!   of damage, lost files too;
 //! * [`salvage`] writes what is whole to an export stream, where there is no backup.
 //!
-//! Nothing is destroyed: each file that a repair replaces stays in the folder under another name, the others change nothing.
+//! Nothing is destroyed: each file that a repair replaces stays in the folder under another name, the others change
+//! nothing.
 //!
 //! ```
 //! use pleach_ops::BackupOptions;
@@ -60,32 +61,35 @@ pub use lost::LostCommits;
 pub use roll_forward::{RollForwardReport, roll_forward, roll_forward_on};
 pub use salvage::{SalvageReport, salvage, salvage_on};
 
-/// What a repair has done.
+/// The result of a repair.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RepairReport {
     /// Number of the newest commit.
     pub commit: u64,
-    /// Its roots and digests.
+    /// The commit's roots and digests.
     pub roots: Roots,
-    /// What the open has found, and healed: bad copies of superblock and incarnation, a bad image, a lost history.
+    /// What the open has found and healed: bad copies of superblock and incarnation, a bad image, a lost history.
     pub opening: Opening,
-    /// The log was damaged, and was cut there.
+    /// The cut of a damaged log.
     pub cut: Option<CutLog>,
-    /// A check of the repaired database. Bad leaf pages and long values are among its findings: this does not mend them.
+    /// A check of the repaired database. Bad leaf pages and long values are among its findings: this does not mend
+    /// them.
     pub check: CheckReport,
 }
 
 /// Makes the folder's database open again at its newest commit whose log is whole. Nobody has it open.
 ///
-/// What an open heals by itself is healed: one bad superblock, one bad copy of the incarnation, one bad image. A log that is damaged
-/// between replay start and end is cut there: commits behind the damage are lost ([`CutLog::lost`]). Before anything is
-/// changed the state in front of the damage is made in memory, and its roots are those that its commit has recorded. Files that
-/// are replaced stay in the folder, as `damaged-1.log-0000000000000003` say (or `damaged-2.`, …). A repair that was cut off leaves a
-/// database that is damaged as before, or one that is repaired: then do it again.
+/// What an open heals by itself is healed: one bad superblock, one bad copy of the incarnation, one bad image. A log
+/// that is damaged between replay start and end is cut there: commits behind the damage are lost ([`CutLog::lost`]).
+/// Before anything is changed the state in front of the damage is made in memory, and its roots are those that its
+/// commit has recorded. Files that are replaced stay in the folder, as `damaged-1.log-0000000000000003` say (or
+/// `damaged-2.`, …). A repair that was cut off leaves a database that is damaged as before, or one that is repaired:
+/// then do it again.
 ///
 /// # Errors
-/// What the open has said, where this does not help: [`roll_forward`] over a backup does. [`Error::Full`], and those of the device.
+/// What the open has said, where this does not help: [`roll_forward`] over a backup does. [`Error::Full`], and those of
+/// the device.
 pub fn repair(path: &Path) -> Result<RepairReport> {
     let device = OsDevice::open(path, OsOptions::default()).map_err(missing_folder_error)?;
     let runtime = Threads::new(2)?;
@@ -121,7 +125,8 @@ pub fn repair_on(
     Ok(RepairReport { commit, roots, opening, cut, check })
 }
 
-/// With a bad image, too, it is the image's error that an open gives.
+/// True when the log's damage can cause this error of an open. With a bad image, too, the open returns the image's
+/// error.
 fn can_be_log_damage(error: &Error) -> bool {
     matches!(error, Error::Scan(ScanError::Io(_))) || error.advice() == Advice::Restore
 }

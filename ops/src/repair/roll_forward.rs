@@ -1,8 +1,9 @@
-//! Bringing a database to the state of a damaged one: the commits that the log of the damaged folder has are made again, each with
-//! the root that it had.
+//! Bringing a database to the state of a damaged one: the commits that the log of the damaged folder has are made
+//! again, each with the root that it had.
 //!
-//! Needed of the damaged folder are its log from the commit behind the state on, and the overflow file for values of more than
-//! 64 KiB. Where the page of such a value was written over, since a later commit has replaced the value, both are one commit.
+//! Needed of the damaged folder are its log from the commit behind the state on, and the overflow file for values of
+//! more than 64 KiB. Where the page of such a value was written over, since a later commit has replaced the value, both
+//! are one commit.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -28,35 +29,36 @@ use pleach_journal::log::{log_identity, segments, walk_whole_records};
 use crate::repair::lost::{LogReach, LostCommits};
 use crate::replay;
 
-/// What was rolled forward. Numbers are those of the damaged database, but for `commit`.
+/// The result of a roll forward. Numbers are those of the damaged database, except `commit`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RollForwardReport {
-    /// The commit that the database had at first.
+    /// The commit that the database was at first.
     pub from: u64,
-    /// The commit that it has now.
+    /// The commit that the database is at now.
     pub through: u64,
-    /// The number of its newest commit.
+    /// The number of the database's newest commit.
     pub commit: u64,
-    /// Its roots and digests.
+    /// The commit's roots and digests.
     pub roots: Roots,
-    /// The commits that could not be made again, since the log does not have the record of the first of them, or it is damaged: a commit
-    /// of a bulk load has none.
+    /// The commits that could not be made again, since the log does not have the record of the first of them, or it is
+    /// damaged: a commit of a bulk load has none.
     pub lost: LostCommits,
-    /// Why no superblock could be used: then the log alone tells how far the commits went.
+    /// Why no superblock could be used: then only the log shows how far the commits went.
     pub superblocks: Option<Error>,
     /// Why a commit could not be made again though its record is whole: a long value is damaged.
     pub error: Option<Error>,
 }
 
-/// Makes the commits of a damaged database again, whose folder is closed, on `db`, which has the state of its commit `at`: a backup
-/// that was opened, or an export that was imported, or an empty database for commit 0. Without `at` it is the number of the
-/// newest commit of `db`: right for a backup ([`backup`](crate::backup())), and for a new database.
+/// Makes the commits of a damaged database again, whose folder is closed, on `db`, which has the state of its commit
+/// `at`: a backup that was opened, or an export that was imported, or an empty database for commit 0. Without `at` it
+/// is the number of the newest commit of `db`: right for a backup ([`backup`](crate::backup())), and for a new
+/// database.
 ///
-/// Each commit is made only when its Merkle roots, before and after, are those that its record has. Digests of plain namespaces
-/// are not compared. It ends at the newest commit that follows without a gap, and that may be the first: where the log does not reach
-/// back to the state, a backup of a later commit goes on from there. One that was cut off is done again with a fresh
-/// backup, or goes on where it was with the number `at` that it has come to.
+/// Each commit is made only when its Merkle roots, before and after, are those that its record has. Digests of plain
+/// namespaces are not compared. It ends at the newest commit that follows without a gap, and that may be the first:
+/// where the log does not reach back to the state, a backup of a later commit goes on from there. One that was cut off
+/// is done again with a fresh backup, or goes on where it was with the number `at` that it has come to.
 ///
 /// # Errors
 /// [`Contradiction::OtherState`] when `db` has another state than that of commit `at`; [`Error::Superblock`] for
@@ -136,19 +138,20 @@ struct RollForward<'a> {
     damaged: &'a Disk,
     database: u64,
     reach: LogReach,
-    /// The commit that the database had at first, the last one that was taken in, and the last one that is made.
+    /// The commit that the database was at first, the last one read, and the last one made.
     from: u64,
     through: u64,
     done: u64,
-    /// Of the last record: one of an earlier open that lies behind it was cut off long ago.
+    /// The incarnation of the last record: an older record behind it was cut off long ago.
     incarnation: u32,
-    /// Roots and blob after the last commit that was taken in.
+    /// Roots and blob after the last commit read.
     roots: Roots,
     blob: Vec<u8>,
-    /// What is not made yet: of the last commit, and of those before it that lack a long value.
+    /// Namespaces added or dropped by commits that are read and not made yet: the last one, and those before it that
+    /// lack a long value.
     fates: Vec<(u8, Option<TrieKind>)>,
-    /// Numbers here, and roots, of the commits that can be gone back to; of those made here the roots as they were recorded, since
-    /// a digest may be another one now.
+    /// Numbers here, and roots, of the commits that can be gone back to; of those made here the roots as they were
+    /// recorded, since a digest may be another one now.
     made: Vec<(u64, Roots)>,
     changes: BTreeMap<(u8, Key), Stored>,
     error: Option<Error>,
@@ -214,7 +217,8 @@ impl RollForward<'_> {
         Ok(())
     }
 
-    /// The last commit was a rollback that has brought a dropped namespace back: the database has what that had.
+    /// The last commit was a rollback that brought a dropped namespace back: rolls the database back to a commit that
+    /// has it.
     fn roll_back(&mut self) -> Result<()> {
         let (db, commit) = (self.db, self.through);
         let none = || Contradiction::Restored { commit };
@@ -228,13 +232,13 @@ impl RollForward<'_> {
         Ok(())
     }
 
-    /// The last commit that was taken in is made, under this number.
+    /// Notes that the last commit read was made, under this number.
     fn made(&mut self, number: u64) {
         self.done = self.through;
         self.made.push((number, self.roots.clone()));
     }
 
-    /// Makes what is not made yet, as one commit, when all values are there.
+    /// Makes all commits that are read and not made yet, as one commit, when all values are there.
     fn commit(&mut self) -> Result<()> {
         let overflow = self.damaged.open(OVERFLOW_FILE, OpenMode::Read);
         self.error = None;

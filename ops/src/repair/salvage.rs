@@ -1,4 +1,4 @@
-//! What is whole of a damaged database, as an export stream.
+//! The readable part of a damaged database, as an export stream.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -24,32 +24,33 @@ use crate::export::{ExportReport, StreamWriter};
 use crate::opened::{OpenedDatabase, device};
 use crate::repair::lost::{LogReach, LostCommits};
 
-/// What was salvaged.
+/// The result of a salvage.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SalvageReport {
-    /// The stream. Its commit is the one before which nothing is missing of the log; with losses its state is that of no commit.
+    /// The stream. Its commit is the one before which nothing is missing of the log; with losses its state is that of
+    /// no commit.
     pub export: ExportReport,
-    /// The roots of the pairs that are in the stream; digests are those of the commit.
+    /// The roots of the pairs in the stream; digests are those of the commit.
     pub roots: Roots,
-    /// The roots that the commit has.
+    /// The roots that the commit recorded.
     pub expected: Roots,
     /// Why the database does not open as it is: its log is damaged, a file is cut or missing.
     pub error: Option<pleach::Error>,
     /// The commits that are lost with the log.
     pub lost_commits: LostCommits,
-    /// The log ends in a record that was torn: a commit that was never acknowledged as durable. Rot in the very last record looks the
-    /// same.
+    /// The log ends in a record that was torn: a commit that was never acknowledged as durable. Rot in the very last
+    /// record looks the same.
     pub torn: Option<CutReport>,
-    /// All pages that cannot be used: of a leaf page all pairs are lost that no later change has replaced, of a page of the overflow
-    /// file the pair of one key.
+    /// All pages that cannot be used: of a leaf page all pairs are lost that no later change has replaced, of a page of
+    /// the overflow file the pair of one key.
     pub lost: Vec<BadPage>,
 }
 
-/// Writes an export stream of all pairs of the folder's database that can be read: of good pages, and changes that
-/// pend. Where something is lost, this is the state of no commit: its head has the roots that these pairs really have,
-/// so that it can be imported, and no other. A damaged log ends at the damage. Of a file that is cut or missing all
-/// pages are bad that it does not have. Everything is read twice; nothing in the folder is changed.
+/// Writes an export stream of all pairs of the folder's database that can be read: of good pages, and buffered changes.
+/// With losses this is the state of no commit: its head has the roots of exactly these pairs, so that it can be
+/// imported. A damaged log ends at the damage. All pages count as bad that a cut or missing file does not have.
+/// Everything is read twice; nothing in the folder is changed.
 ///
 /// # Errors
 /// A folder without a database, one that is open for writing; [`Stream`](crate::Error::Stream) when the stream cannot
@@ -79,7 +80,7 @@ pub fn salvage_on(
     let Examination { superblocks, recovered, opening, .. } = examined;
     let mut lost_commits = LostCommits::default();
     if error.is_some() {
-        // What the newest superblock knows counts, though its image may be bad.
+        // The newest superblock counts, though its image may be bad.
         let all = SuperblockStore::open(opened.device.clone(), OpenMode::Read)?;
         let (mut reach, in_use) = (LogReach::new(Some(&all)), superblocks.newest());
         let (size, from) = (in_use.geometry.log_segment, in_use.replay.position);
@@ -130,8 +131,8 @@ pub fn salvage_on(
     Ok(SalvageReport { export, roots, expected, error, lost_commits, torn, lost })
 }
 
-/// Gives all pairs of a trie to `each`, in key order, until it says false. A page that cannot be used is given to `bad`, which may
-/// go on without it.
+/// Calls `each` with all pairs of a trie, in key order, until it returns false. A page that cannot be used is given to
+/// `bad`, which may go on without it.
 fn pairs(
     opened: &OpenedDatabase,
     trie: &RecoveredTrie,
