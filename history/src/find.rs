@@ -34,8 +34,8 @@ impl Runs {
         })
     }
 
-    /// The first commits of a range (from 1 or later) in this order that changed a key, up to one run's limit; empty where
-    /// there is none.
+    /// The first commits of a range (from 1 or later) in this order that changed a key, up to one run's limit; empty
+    /// where there is none.
     pub fn changing_commits(
         &self,
         namespace: u8,

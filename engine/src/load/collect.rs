@@ -14,8 +14,8 @@ use pleach_io::PageBuf;
 use super::blocks::{LoadBlock, LoadBlocks};
 use crate::error::{Error, Result};
 
-/// A prefix is divided into units only when its records have more bytes than this: its cells then take more than a page,
-/// however deep it is.
+/// A prefix is divided into units only when its records have more bytes than this: its cells then take more than a
+/// page, however deep it is.
 const MIN_UNIT: u64 = 64 << 10;
 /// Bytes of records of the largest unit.
 const MAX_UNIT: u64 = 8 << 20;

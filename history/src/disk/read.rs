@@ -134,8 +134,8 @@ impl DiskRun {
         found.map(|entry| self.version(&entry)).transpose()
     }
 
-    /// The first commits of a range (from 1 or later) in this order that changed a key, from one page; empty where there
-    /// is none.
+    /// The first commits of a range (from 1 or later) in this order that changed a key, from one page; empty where
+    /// there is none.
     pub fn changing_commits(
         &self,
         namespace: u8,
