@@ -7,7 +7,7 @@
 //!
 //! * A multiproof without paths has no counterpart: the verifier of `nomt-core` panics on it.
 //! * A `nomt-core` witness has a path with all siblings for each terminal; ours has each node once,
-//!   and none that follows from others. So [`witness_to_nomt`] hashes, and takes memory of up to 32
+//!   and none that follows from others. So [`witness_to`] hashes, and takes memory of up to 32
 //!   bytes for each level of each path.
 //! * Range and change proofs have no counterpart, and no function here.
 //!
@@ -19,9 +19,9 @@
 //! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let bytes = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
 //! let ours = PathProof::decode(Hasher::BLAKE3, &bytes)?;
-//! let theirs = nomt::path_to_nomt(&ours)?;
+//! let theirs = nomt::path_to(&ours)?;
 //! assert_eq!(theirs.siblings.len(), ours.siblings.len());
-//! assert_eq!(nomt::path_from_nomt(&theirs)?, ours);
+//! assert_eq!(nomt::path_from(&theirs)?, ours);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![deny(
@@ -104,8 +104,8 @@ pub enum ConvertError {
 }
 
 /// A path proof as `nomt-core` has it.
-pub fn path_to_nomt(ours: &PathProof) -> Result<TheirPath, ConvertError> {
-    let terminal = terminal_to_nomt(&ours.terminal)?;
+pub fn path_to(ours: &PathProof) -> Result<TheirPath, ConvertError> {
+    let terminal = terminal_to(&ours.terminal)?;
     let (expected, found) = (usize::from(ours.terminal.depth()), ours.siblings.len());
     if expected != found {
         return Err(ConvertError::SiblingCount { expected, found });
@@ -114,19 +114,19 @@ pub fn path_to_nomt(ours: &PathProof) -> Result<TheirPath, ConvertError> {
 }
 
 /// A path proof of `nomt-core` as ours.
-pub fn path_from_nomt(theirs: &TheirPath) -> Result<PathProof, ConvertError> {
+pub fn path_from(theirs: &TheirPath) -> Result<PathProof, ConvertError> {
     Ok(PathProof {
-        terminal: terminal_from_nomt(&theirs.terminal, theirs.siblings.len())?,
+        terminal: terminal_from(&theirs.terminal, theirs.siblings.len())?,
         siblings: Node::slice_of(&theirs.siblings).to_vec(),
     })
 }
 
 /// A multiproof as `nomt-core` has it.
-pub fn multi_to_nomt(ours: &MultiProof) -> Result<TheirMulti, ConvertError> {
+pub fn multi_to(ours: &MultiProof) -> Result<TheirMulti, ConvertError> {
     let mut siblings = placed(ours)?;
     let paths = ours.terminals.iter().map(|terminal| {
         let depth = usize::from(terminal.depth());
-        Ok(MultiPathProof { terminal: terminal_to_nomt(terminal)?, depth })
+        Ok(MultiPathProof { terminal: terminal_to(terminal)?, depth })
     });
     let paths = paths.collect::<Result<Vec<_>, ConvertError>>()?;
     if paths.is_empty() {
@@ -138,8 +138,8 @@ pub fn multi_to_nomt(ours: &MultiProof) -> Result<TheirMulti, ConvertError> {
 }
 
 /// A multiproof of `nomt-core` as ours.
-pub fn multi_from_nomt(theirs: &TheirMulti) -> Result<MultiProof, ConvertError> {
-    let terminals = theirs.paths.iter().map(|path| terminal_from_nomt(&path.terminal, path.depth));
+pub fn multi_from(theirs: &TheirMulti) -> Result<MultiProof, ConvertError> {
+    let terminals = theirs.paths.iter().map(|path| terminal_from(&path.terminal, path.depth));
     let terminals = terminals.collect::<Result<Vec<_>, ConvertError>>()?;
     if terminals.is_empty() {
         return Err(ConvertError::Empty);
@@ -158,7 +158,7 @@ pub fn multi_from_nomt(theirs: &TheirMulti) -> Result<MultiProof, ConvertError> 
 }
 
 /// A witness as `nomt-core` has it: the paths in key order. `hasher` is that of its root.
-pub fn witness_to_nomt(hasher: Hasher, ours: &Witness) -> Result<TheirWitness, ConvertError> {
+pub fn witness_to(hasher: Hasher, ours: &Witness) -> Result<TheirWitness, ConvertError> {
     let nodes = nodes(hasher, &ours.proof)?;
     let mut path_proofs = Vec::with_capacity(ours.proof.terminals.len());
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -171,7 +171,7 @@ pub fn witness_to_nomt(hasher: Hasher, ours: &Witness) -> Result<TheirWitness, C
         });
         let siblings = siblings.map(|node| node.map(|node| node.to_bytes()));
         let inner = TheirPath {
-            terminal: terminal_to_nomt(terminal)?,
+            terminal: terminal_to(terminal)?,
             siblings: siblings.collect::<Result<_, ConvertError>>()?,
         };
         path_proofs.push(WitnessedPath { inner, path: position(&terminal.prefix()) });
@@ -201,10 +201,10 @@ pub fn witness_to_nomt(hasher: Hasher, ours: &Witness) -> Result<TheirWitness, C
 }
 
 /// A witness of `nomt-core` as ours. Its paths may be in any order.
-pub fn witness_from_nomt(theirs: &TheirWitness) -> Result<Witness, ConvertError> {
+pub fn witness_from(theirs: &TheirWitness) -> Result<Witness, ConvertError> {
     let mut paths = Vec::with_capacity(theirs.path_proofs.len());
     for WitnessedPath { inner, path } in &theirs.path_proofs {
-        let ours = path_from_nomt(inner)?;
+        let ours = path_from(inner)?;
         let (expected, found) = (usize::from(ours.terminal.depth()), usize::from(path.depth()));
         if position(&ours.terminal.prefix()) != *path {
             return Err(ConvertError::Position { expected, found });
@@ -329,7 +329,7 @@ fn nodes(hasher: Hasher, ours: &MultiProof) -> Result<BTreeMap<Prefix, Node>, Co
     Ok(nodes)
 }
 
-fn terminal_to_nomt(ours: &Terminal) -> Result<PathProofTerminal, ConvertError> {
+fn terminal_to(ours: &Terminal) -> Result<PathProofTerminal, ConvertError> {
     Ok(match ours {
         Terminal::Leaf { depth, .. } if *depth > MAX_DEPTH => {
             return Err(ConvertError::TooDeep { depth: usize::from(*depth) });
@@ -341,7 +341,7 @@ fn terminal_to_nomt(ours: &Terminal) -> Result<PathProofTerminal, ConvertError> 
     })
 }
 
-fn terminal_from_nomt(theirs: &PathProofTerminal, depth: usize) -> Result<Terminal, ConvertError> {
+fn terminal_from(theirs: &PathProofTerminal, depth: usize) -> Result<Terminal, ConvertError> {
     let too_deep = ConvertError::TooDeep { depth };
     let levels = u16::try_from(depth).ok().filter(|levels| *levels <= MAX_DEPTH).ok_or(too_deep)?;
     match theirs {

@@ -30,9 +30,9 @@ fn check_paths<H: Oracle>(set: &NaiveTrie, keys: &[Key]) {
     let root = set.root(H::HASHER);
     for key in keys {
         let ours = set.path(H::HASHER, key);
-        let foreign = nomt::path_to_nomt(&ours).expect("has a counterpart");
+        let foreign = nomt::path_to(&ours).expect("has a counterpart");
         let accepted = foreign.verify::<H>(bits(key), root.into()).expect("accepted");
-        assert_eq!(nomt::path_from_nomt(&foreign), Ok(ours.clone()));
+        assert_eq!(nomt::path_from(&foreign), Ok(ours.clone()));
         let bytes = ours.encode(H::HASHER).unwrap();
         let verified = path::verify(H::HASHER, &bytes, &root).expect("our own");
         match (verified.get(key), set.get(key)) {
@@ -54,14 +54,14 @@ fn check_multi<H: Oracle>(set: &NaiveTrie, keys: &[Key]) {
     let verified = multi::verify(H::HASHER, &bytes, &root).expect("our own");
     assert_eq!(verified.terminals().collect::<Vec<_>>(), ours.terminals);
     if keys.is_empty() {
-        assert_eq!(nomt::multi_to_nomt(&ours), Err(ConvertError::Empty));
+        assert_eq!(nomt::multi_to(&ours), Err(ConvertError::Empty));
         return;
     }
-    let foreign = nomt::multi_to_nomt(&ours).expect("has a counterpart");
-    assert_eq!(nomt::multi_from_nomt(&foreign), Ok(ours.clone()));
+    let foreign = nomt::multi_to(&ours).expect("has a counterpart");
+    assert_eq!(nomt::multi_from(&foreign), Ok(ours.clone()));
     let accepted = theirs::verify_multi_proof::<H>(&foreign, root.into()).expect("accepted");
     let mut paths: Vec<_> =
-        keys.iter().map(|key| nomt::path_to_nomt(&set.path(H::HASHER, key)).unwrap()).collect();
+        keys.iter().map(|key| nomt::path_to(&set.path(H::HASHER, key)).unwrap()).collect();
     paths.dedup_by(|a, b| a.terminal == b.terminal);
     assert_eq!(TheirMulti::from_path_proofs(paths), foreign, "built from separate paths");
     for key in keys {
@@ -93,9 +93,9 @@ fn check_update<H: Oracle>(set: &mut NaiveTrie, ops: &[Op]) {
     assert_eq!(seen, wanted);
     if ops.is_empty() {
         assert_eq!(*verified.new_root(), prev);
-        let foreign = nomt::witness_to_nomt(H::HASHER, &ours).unwrap();
+        let foreign = nomt::witness_to(H::HASHER, &ours).unwrap();
         assert!(foreign.path_proofs.is_empty() && foreign.operations.writes.is_empty());
-        assert_eq!(nomt::witness_from_nomt(&foreign), Ok(ours));
+        assert_eq!(nomt::witness_from(&foreign), Ok(ours));
         return;
     }
     let writes: Vec<(KeyPath, Option<[u8; 32]>)> = ops
@@ -104,7 +104,7 @@ fn check_update<H: Oracle>(set: &mut NaiveTrie, ops: &[Op]) {
             op.access.written().map(|value| (op.key, value.map(|hash| hash.to_bytes())))
         })
         .collect();
-    let foreign = nomt::multi_to_nomt(&ours.proof).expect("has a counterpart");
+    let foreign = nomt::multi_to(&ours.proof).expect("has a counterpart");
     let accepted = theirs::verify_multi_proof::<H>(&foreign, prev.into()).expect("accepted");
     let updated = theirs::verify_multi_proof_update::<H>(&accepted, writes.clone());
     assert_eq!(updated.expect("updates"), next.to_bytes());
@@ -114,7 +114,7 @@ fn check_update<H: Oracle>(set: &mut NaiveTrie, ops: &[Op]) {
 
 /// The witness as the other crate has it, and checked as its users do: each path, then the reads, then the writes.
 fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
-    let mut foreign = nomt::witness_to_nomt(H::HASHER, ours).expect("has a counterpart");
+    let mut foreign = nomt::witness_to(H::HASHER, ours).expect("has a counterpart");
     let mut updates = Vec::new();
     for (index, path) in foreign.path_proofs.iter().enumerate() {
         let inner = path.inner.verify::<H>(path.path.path(), prev.into());
@@ -136,7 +136,7 @@ fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
     }
     let updated = theirs::verify_update::<H>(prev.into(), &updates);
     assert_eq!(updated.expect("updates"), next.to_bytes());
-    assert_eq!(nomt::witness_from_nomt(&foreign), Ok(ours.clone()));
+    assert_eq!(nomt::witness_from(&foreign), Ok(ours.clone()));
     // Their paths and operations are in no order.
     let last = foreign.path_proofs.len() - 1;
     foreign.path_proofs.reverse();
@@ -145,7 +145,7 @@ fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
     foreign.operations.reads.iter_mut().for_each(|read| read.path_index = last - read.path_index);
     let writes = foreign.operations.writes.iter_mut();
     writes.for_each(|write| write.path_index = last - write.path_index);
-    assert_eq!(nomt::witness_from_nomt(&foreign), Ok(ours.clone()));
+    assert_eq!(nomt::witness_from(&foreign), Ok(ours.clone()));
 }
 
 /// The other crate's update from separate paths.
@@ -157,7 +157,7 @@ fn check_path_update<H: Oracle>(
     let prev = before.root(H::HASHER);
     let mut updates: Vec<theirs::PathUpdate> = Vec::new();
     for (key, value) in writes {
-        let inner = nomt::path_to_nomt(&before.path(H::HASHER, key))
+        let inner = nomt::path_to(&before.path(H::HASHER, key))
             .unwrap()
             .verify::<H>(bits(key), prev.into());
         let inner = inner.expect("accepted");
@@ -264,41 +264,41 @@ fn what_the_other_crate_cannot_express_is_an_error() {
         terminal: leaf(depth),
         siblings: vec![[3; 32].into(); siblings],
     };
-    assert!(nomt::path_to_nomt(&path(256, 256)).is_ok());
+    assert!(nomt::path_to(&path(256, 256)).is_ok());
     let deep = ConvertError::TooDeep { depth: 300 };
-    assert_eq!(nomt::path_to_nomt(&path(300, 300)).err(), Some(deep));
+    assert_eq!(nomt::path_to(&path(300, 300)).err(), Some(deep));
     let count = ConvertError::SiblingCount { expected: 3, found: 4 };
-    assert_eq!(nomt::path_to_nomt(&path(3, 4)).err(), Some(count));
-    let mut theirs = nomt::path_to_nomt(&path(256, 256)).unwrap();
+    assert_eq!(nomt::path_to(&path(3, 4)).err(), Some(count));
+    let mut theirs = nomt::path_to(&path(256, 256)).unwrap();
     theirs.siblings.resize(300, [3; 32]);
-    assert_eq!(nomt::path_from_nomt(&theirs), Err(deep));
+    assert_eq!(nomt::path_from(&theirs), Err(deep));
     theirs.siblings.truncate(4);
     theirs.terminal =
         PathProofTerminal::Terminator(TriePosition::from_path_and_depth([0xff; 32], 5));
     assert_eq!(
-        nomt::path_from_nomt(&theirs),
+        nomt::path_from(&theirs),
         Err(ConvertError::Position { expected: 4, found: 5 })
     );
     theirs.siblings.push([3; 32]);
-    let terminal = nomt::path_from_nomt(&theirs).unwrap().terminal;
+    let terminal = nomt::path_from(&theirs).unwrap().terminal;
     assert_eq!(terminal, Terminal::Terminator { prefix: Prefix::new(&[0xff; 32], 5) });
 
     let mut ours = set.multi(BLAKE3, &keys);
     let empty = TheirMulti { paths: vec![], siblings: vec![] };
-    assert_eq!(nomt::multi_from_nomt(&empty), Err(ConvertError::Empty));
+    assert_eq!(nomt::multi_from(&empty), Err(ConvertError::Empty));
     ours.terminals.swap(0, 1);
-    assert_eq!(nomt::multi_to_nomt(&ours), Err(ConvertError::TerminalOrder));
+    assert_eq!(nomt::multi_to(&ours), Err(ConvertError::TerminalOrder));
     ours.terminals.swap(0, 1);
     let found = ours.siblings.len();
     ours.siblings.pop();
     let count = ConvertError::SiblingCount { expected: found, found: found - 1 };
-    assert_eq!(nomt::multi_to_nomt(&ours), Err(count));
+    assert_eq!(nomt::multi_to(&ours), Err(count));
     let deep = MultiProof { terminals: vec![leaf(300)], siblings: vec![] };
-    assert_eq!(nomt::multi_to_nomt(&deep), Err(ConvertError::TooDeep { depth: 300 }));
-    let mut theirs = nomt::multi_to_nomt(&set.multi(BLAKE3, &keys)).unwrap();
+    assert_eq!(nomt::multi_to(&deep), Err(ConvertError::TooDeep { depth: 300 }));
+    let mut theirs = nomt::multi_to(&set.multi(BLAKE3, &keys)).unwrap();
     let MultiPathProof { depth, .. } = &mut theirs.paths[0];
     *depth = 1000;
-    assert_eq!(nomt::multi_from_nomt(&theirs), Err(ConvertError::TooDeep { depth: 1000 }));
+    assert_eq!(nomt::multi_from(&theirs), Err(ConvertError::TooDeep { depth: 1000 }));
 }
 
 #[test]
@@ -311,12 +311,12 @@ fn a_foreign_witness_that_contradicts_itself_is_an_error() {
         .map(|(key, access)| Op { key: *key, access: *access })
         .collect();
     let ours = set.witness(BLAKE3, &ops);
-    let good = || nomt::witness_to_nomt(BLAKE3, &ours).unwrap();
-    assert_eq!(nomt::witness_from_nomt(&good()), Ok(ours.clone()));
+    let good = || nomt::witness_to(BLAKE3, &ours).unwrap();
+    assert_eq!(nomt::witness_from(&good()), Ok(ours.clone()));
     let refused = |change: &dyn Fn(&mut nomt_core::witness::Witness), error| {
         let mut bad = good();
         change(&mut bad);
-        assert_eq!(nomt::witness_from_nomt(&bad), Err(error));
+        assert_eq!(nomt::witness_from(&bad), Err(error));
     };
     refused(&|bad| bad.operations.reads[0].value = None, ConvertError::ReadValue);
     refused(&|bad| bad.operations.reads[0].path_index = 1, ConvertError::OpOutOfScope);
@@ -348,9 +348,9 @@ fn a_foreign_witness_that_contradicts_itself_is_an_error() {
     );
     let mut bad = ours.clone();
     bad.ops.remove(0);
-    let unused = nomt::witness_to_nomt(BLAKE3, &bad).err();
+    let unused = nomt::witness_to(BLAKE3, &bad).err();
     assert_eq!(unused, Some(ConvertError::UnusedPath));
     let mut bad = ours.clone();
     bad.ops.swap(0, 1);
-    assert!(nomt::witness_to_nomt(BLAKE3, &bad).is_err());
+    assert!(nomt::witness_to(BLAKE3, &bad).is_err());
 }

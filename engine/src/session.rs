@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root
-    /// over all ([`Roots::over_all`]): a path proof of [`proof::roots::key`](pleach_core::proof::roots::key), at most
+    /// over all ([`Roots::over_all`]): a path proof of [`proof::roots::namespace_key`](pleach_core::proof::roots::namespace_key), at most
     /// 354 bytes. Together with a proof in the namespace ([`proof::namespace`](pleach_core::proof::namespace)) it is a
     /// proof against the root over all.
     pub fn prove_namespace(&self, namespace: u8) -> KeyProof {

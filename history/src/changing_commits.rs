@@ -1,25 +1,25 @@
-//! The commits that changed a key, from both ends, some at a time.
+//! An iterator over the commits that changed a key, from both ends, some at a time.
 
 use std::vec::IntoIter;
 
 use crate::CommitOrder;
 
-/// The commits of a range that changed a key, in order; `next` is the oldest, `next_back` the newest. After an error it is at its
-/// end.
+/// The commits of a range that changed a key, in order; `next` is the oldest, `next_back` the newest. After an error
+/// the iterator is at its end.
 #[derive(Debug)]
 pub struct ChangingCommits<F> {
-    /// Commits that are not given yet are from this one, or from the begin of what is kept, through another.
+    /// The commits that are still to be looked up: from this one, or from the begin of the history, through `last`.
     first: Option<u64>,
     last: u64,
-    /// Commits that are ready, from both ends.
+    /// Commits that were looked up, from both ends.
     front: IntoIter<u64>,
     back: IntoIter<u64>,
     lookup: F,
 }
 
 impl<F> ChangingCommits<F> {
-    /// Those from one commit, or from the begin of what is kept, through another. `lookup` gives the first of them in an order,
-    /// some at most; none where there is none.
+    /// The commits from one, or from the begin of the history, through another. `lookup` gives the first of them in an
+    /// order, a limited number; none where there is none.
     pub fn new<E>((first, last): (Option<u64>, u64), lookup: F) -> Self
     where
         F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>,
@@ -34,13 +34,13 @@ impl<F> ChangingCommits<F> {
 }
 
 impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> ChangingCommits<F> {
-    /// Commits that are not given yet, from one end.
+    /// Looks up the next commits from one end.
     fn some(&mut self, order: CommitOrder) -> Result<IntoIter<u64>, E> {
         if self.first.unwrap_or(1) > self.last {
             return Ok(Vec::new().into_iter());
         }
         let found = (self.lookup)((self.first, self.last), order);
-        // The range is empty then.
+        // After an error the range is empty.
         let found = found.inspect_err(|_| (self.first, self.last) = (Some(1), 0))?;
         Ok(found.into_iter())
     }

@@ -1,9 +1,9 @@
-//! What can be wrong with runs on the device.
+//! Errors of runs on the device.
 
 use pleach_core::page::{OverflowError, PageError};
 use pleach_io::IoError;
 
-/// Why a run on the device cannot be read or written.
+/// The reason why a run on the device cannot be read or written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The device has failed.
@@ -14,29 +14,29 @@ pub enum Error {
     Page {
         /// Page number.
         page: u64,
-        /// What is wrong with it.
+        /// What is wrong with the page.
         error: PageError,
     },
-    /// A page is another run's by now, or has what no writer makes.
+    /// A page is another run's by now, or has invalid contents.
     #[error("page {page}: {what}")]
     Contents {
         /// Page number.
         page: u64,
-        /// What is wrong with it.
+        /// What is wrong with the page.
         what: &'static str,
     },
-    /// The name of a long value is none.
+    /// The cell of a long value is invalid.
     #[error("a commit before {commit} replaced a value whose name is none: {error}")]
     Name {
         /// The last commit of the run.
         commit: u64,
-        /// What is wrong with the name.
+        /// What is wrong with the cell.
         error: OverflowError,
     },
 }
 
 impl Error {
-    /// The page that it is about.
+    /// The page of the error.
     pub fn page(&self) -> Option<u64> {
         match self {
             Self::Page { page, .. } | Self::Contents { page, .. } => Some(*page),

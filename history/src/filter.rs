@@ -1,7 +1,7 @@
-//! A filter over the keys of a run: says of most other keys at once, and without a search, that the run does not have them.
+//! A filter over the keys of a run: shows at once, and without a search, that the run does not have most other keys.
 //!
-//! A key has five bits in one line of memory, so that asking is one wait. With ten bits a key the filter lets about one of a hundred
-//! other keys pass.
+//! A key has five bits in one cache line, so that a check waits for memory once. With ten bits a key the filter lets
+//! about one of a hundred other keys pass.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -12,7 +12,7 @@ const BITS_A_KEY: usize = 10;
 /// Bits of a key in its line.
 const PROBES: u32 = 5;
 
-/// Words that nobody outside knows, so that nobody can choose keys whose hashes meet.
+/// Secret words, so that nobody can choose keys with equal hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Secret(pub(super) [u64; 4]);
 
@@ -34,7 +34,7 @@ impl Secret {
     }
 }
 
-/// The two halves of a product, put over each other.
+/// The two halves of a product, combined by XOR.
 #[inline]
 fn folded_product(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -47,30 +47,30 @@ fn low(wide: u128) -> u64 {
     wide as u64
 }
 
-/// A line of memory.
+/// A cache line.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 pub(super) struct FilterLine(pub(super) [u64; 8]);
 
 impl FilterLine {
-    /// False: no key with this hash was added.
+    /// False when no key with this hash was added.
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
         bits(hash).all(|(word, bit)| self.0[word] & bit != 0)
     }
 }
 
-/// The line of a hash, of some.
+/// The index of the line of a hash, among `lines`.
 #[inline]
 pub(super) fn line_of(hash: u64, lines: usize) -> usize {
     let at = low((u128::from(hash) * lines as u128) >> 64);
     usize::try_from(at).unwrap_or(0)
 }
 
-/// The bits of a hash in its line: each as the word and the bit of the word.
+/// The bits of a hash in its line: each as the index of the word and the bit of the word.
 #[inline]
 fn bits(hash: u64) -> impl Iterator<Item = (usize, u64)> {
-    // The line is named by the upper bits of the hash: these are others.
+    // The upper bits of the hash select the line: these are others.
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..PROBES).map(move |probe| {
         let bits = mixed >> (64 - 9 * (probe + 1));
@@ -82,7 +82,7 @@ fn bits(hash: u64) -> impl Iterator<Item = (usize, u64)> {
 pub(super) struct Filter(Box<[FilterLine]>);
 
 impl Filter {
-    /// A filter with room for some keys, without any.
+    /// An empty filter with room for `keys` keys.
     pub(super) fn new(keys: usize) -> Self {
         Self(vec![FilterLine::default(); keys * BITS_A_KEY / 512 + 1].into())
     }
@@ -107,7 +107,7 @@ impl Filter {
         bits(hash).for_each(|(word, bit)| self.0[line].0[word] |= bit);
     }
 
-    /// False: no key with this hash was added.
+    /// False when no key with this hash was added.
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
         self.0[line_of(hash, self.0.len())].may_have(hash)
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn it_has_what_was_added_and_little_else() {
         let (secret, mut filter) = (Secret::default(), Filter::new(10_000));
-        // Keys that count up, as those of a plain namespace.
+        // Keys that count up, as in a plain namespace.
         let key = |number: u64| {
             let mut key = [7; 32];
             key[24..].copy_from_slice(&number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Looking up in the runs.
+//! Lookups in the runs.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::Runs;
 use crate::run::{CommitOrder, NodeScope, ReplacedNode, Run, Version};
 use crate::table::place;
 
-/// Runs whose filters are asked for together.
+/// Runs whose filters are checked together.
 const TOGETHER: usize = 8;
 
-/// A key that a run has, by the places of both.
+/// A key of a run, by the places of run and key.
 #[derive(Clone, Copy)]
 struct FoundKey {
     lead: u32,
@@ -22,10 +22,10 @@ struct FoundKey {
 }
 
 impl Runs {
-    /// What a key had as of `base`, and the commit that replaced it.
+    /// The version of a key as of `base`: its value, and the commit that replaced it.
     pub fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version> {
         let (runs, hash) = (self.after(base), self.secret.hash(namespace, key));
-        // Some waits for memory overlap. A long run mostly has the key: then those for others are in vain.
+        // Some waits for memory overlap. A long run mostly has the key: then the checks of others are in vain.
         runs.chunks(TOGETHER).find_map(|some| {
             for (_, run) in some {
                 run.filter.cpu_prefetch(hash);
@@ -34,7 +34,8 @@ impl Runs {
         })
     }
 
-    /// Commits in a range, from 1, that changed a key: the first of them in an order, some at most; none where there is none.
+    /// The first commits of a range in this order, at least 1, that changed a key; a limited number; none where there
+    /// is none.
     pub fn changing_commits(
         &self,
         namespace: u8,
@@ -55,7 +56,7 @@ impl Runs {
         found.unwrap_or_default()
     }
 
-    /// What the keys of some ranges, which ascend, had as of `base` where a later commit changed it, in order.
+    /// The values as of `base` of the keys of some ascending ranges, where a later commit changed them, in order.
     pub fn values_within(
         &self,
         namespace: u8,
@@ -66,8 +67,8 @@ impl Runs {
         let run = |one: &FoundKey| &runs[one.run as usize].1;
         let key = |one: &FoundKey| &run(one).values.keys()[one.key as usize];
         let (mut found, mut own, mut both) = (Vec::new(), Vec::new(), Vec::new());
-        // The newest first: runs of few commits are passed before there is much. Of two runs that have a key the older one
-        // has the word.
+        // The newest run first: runs of few commits are passed before there is much. Of two runs that have a key the
+        // older one counts.
         for (at, (_, run)) in (0..place(runs.len())).zip(runs).rev() {
             run.each_within(namespace, ranges, base, |key| {
                 own.push(FoundKey { lead: run.values.lead(key), run: at, key: place(key) });
@@ -84,8 +85,8 @@ impl Runs {
         found.iter().filter_map(|one| Some((*key(one), prior(one)?.1))).collect()
     }
 
-    /// The nodes in and around a prefix that commits after `base` have replaced: of each run that has any, the oldest first, and
-    /// of each prefix the oldest.
+    /// The nodes in and around a prefix that commits after `base` have replaced: those of each run that has any, the
+    /// oldest run first, and of each prefix the oldest node.
     pub fn nodes_around(
         &self,
         of: NodeScope,
@@ -99,7 +100,7 @@ impl Runs {
     }
 }
 
-/// Both lists as one, in order; of two for one key the second list's.
+/// Merges both lists in order; of two entries for one key the second list's stays.
 fn put_over<'a>(
     below: &[FoundKey],
     over: &[FoundKey],
@@ -110,7 +111,7 @@ fn put_over<'a>(
     let mut left = below;
     for one in over {
         while let [next, rest @ ..] = left {
-            // Mostly keys with the same lead are the same.
+            // Mostly keys with the same lead are equal.
             let is_same = next.lead == one.lead && key(next) == key(one);
             if !is_same {
                 if (next.lead, key(next)) > (one.lead, key(one)) {

@@ -1,15 +1,15 @@
-//! The past states of Pleach: what commits replaced, as sorted runs. What a key had as of a commit is what the oldest commit
-//! after it that changed the key has replaced. See `docs/history-runs.md`.
+//! The past states of Pleach: the values that commits replaced, as sorted runs. The value of a key as of a commit is
+//! the one that the oldest later commit which changed the key has replaced. See `docs/history-runs.md`.
 //!
-//! Each commit brings a *run*, which never changes ([`Runs`], [`Merges`]). Runs are in a list, the oldest first, each with the
-//! commits that follow those of the one before. Who looks something up takes the list once and asks the runs with commits
-//! after his own, the oldest first; a filter says of most runs that they do not have a key. Four neighbours of the same
-//! length are merged, a part of it with each commit that comes, and leave when the longer run is in the list. No merged run
-//! has more than a quarter of the commits, and a run is dropped as a whole, so that the list has up to a quarter more commits
-//! than are wanted.
+//! Each commit adds a *run*, which never changes ([`Runs`], [`Merges`]). Runs are in a list, the oldest first, each
+//! with the commits that follow those of the one before. A lookup takes the list once and searches the runs with
+//! commits after its own, the oldest first; a filter shows of most runs that they do not have a key. Four neighbours of
+//! the same length are merged, in steps, one with each commit, and are removed when the longer run is in the list. No
+//! merged run has more than a quarter of the commits, and a run is removed as a whole, so that the list has up to a
+//! quarter more commits than are wanted.
 //!
-//! Runs in memory are written to the device as one ([`Runs::write_after`]), and merged there ([`DiskMerge`]). A [`DiskRun`] is
-//! found by its [`RunDescriptor`], which the caller keeps.
+//! Runs in memory are written to the device as one ([`Runs::write_after`]), and merged there ([`DiskMerge`]). A
+//! [`DiskRun`] is found by its [`RunDescriptor`], which the caller stores.
 
 mod changing_commits;
 mod disk;
@@ -37,21 +37,21 @@ use self::merge::Merge;
 use self::run::Run;
 pub use self::run::{CommitOrder, CommitRun, NodeScope, ReplacedNode, Version};
 
-/// So many neighbours of a length are merged.
+/// Number of neighbours of a length that are merged.
 const FAN: usize = 4;
-/// A run that was merged has at most this part of all commits.
+/// A merged run has at most this part of all commits.
 const PART: u64 = 4;
 
 /// The runs of some commits. Clones share them.
 #[derive(Clone, Default)]
 pub struct Runs {
     secret: Secret,
-    /// Oldest first, each with its length: how often what it has was merged.
+    /// Oldest first, each with its length: how often its contents were merged.
     runs: Vec<(usize, Arc<Run>)>,
 }
 
 impl Runs {
-    /// A run in the making for what commit `number` replaced: about `keys` keys.
+    /// An unfinished run of the values that commit `number` replaced: about `keys` keys.
     pub fn commit_run(&self, number: u64, keys: usize) -> CommitRun {
         CommitRun::new(self.secret, number, keys)
     }
@@ -61,33 +61,34 @@ impl Runs {
         &self.runs[self.runs.partition_point(|(_, run)| run.through <= base)..]
     }
 
-    /// Drops runs without commits after `floor`.
+    /// Removes runs without commits after `floor`.
     pub fn remove_through(&mut self, floor: u64) {
         let gone = self.runs.len() - self.after(floor).len();
         self.runs.drain(..gone);
     }
 
-    /// Of each run, the oldest first, the commit that it begins after, its last one, and its bytes of memory.
+    /// For each run, the oldest first: the commit that it begins after, its last one, and its bytes of memory.
     pub fn sizes(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         self.runs.iter().map(|(_, run)| (run.after, run.through, run.memory() as u64))
     }
 
-    /// The merge of the oldest neighbours of a length, where there are enough, and the run would not be too long.
+    /// The merge of the oldest neighbours of a length, where there are enough, and the merged run would not be too
+    /// long.
     fn to_merge(&self, length: usize) -> Option<Merge> {
         let all = self.runs.iter().map(|(own, run)| (*own, run.after, run.through));
         let own = neighbours(all, length)?;
         let own: Vec<_> = self.runs[own].iter().map(|(_, run)| Arc::clone(run)).collect();
         let commits = own[FAN - 1].through - own[0].after;
-        // It is ready when half of the commits have come that the next merge of this length needs.
+        // The merge ends when half of the commits have come that the next merge of this length needs.
         let steps = usize::try_from(commits / 2).unwrap_or(usize::MAX).max(1);
         Merge::of(own, steps)
     }
 
-    /// Writes what commits after one replaced as a run on the device, as far as they fit in one, with what was before each of
-    /// them, as `before` gives it through a commit: without gaps, from the first on that is kept. None: there is nothing.
+    /// Writes the values that commits after one replaced as a run on the device, as many commits as fit in one, with
+    /// the commits' records, which `before` gives through a commit: without gaps, from the first that is kept. `None`:
+    /// there is nothing.
     ///
-    /// # Errors
-    /// Those of the device and of what is called.
+    /// # Errors Errors of the device and of the closures.
     pub fn write_after<E: From<Error>>(
         &self,
         after: u64,
@@ -110,13 +111,13 @@ impl Runs {
             runs.pop();
         };
         let commits = before(run.through).unwrap_or_default();
-        // Undo of commits between may have been dropped before it was written (rule `run-says-its-begin`).
+        // Undo of commits between may have been discarded before it was written (rule `run-says-its-begin`).
         let Some(after) = commits.first().map(|(first, _)| first - 1) else { return Ok(None) };
         let names = disk::write_run(file, number()?, &run, after, &commits, allocate)?;
         Ok(Some(DiskRun::new(names, file)))
     }
 
-    /// Puts a merged run in the place of those that it was merged of.
+    /// Replaces the runs of a merge by the merged run.
     fn replace(&mut self, length: usize, merge: Merge) {
         let from = self.runs.iter().position(|(_, run)| Arc::ptr_eq(run, &merge.runs[0]));
         let from = from.expect("a merge ends when its runs leave");
@@ -125,8 +126,8 @@ impl Runs {
     }
 }
 
-/// The places of the oldest neighbours of a length that are to be merged, among runs that each have a length and the commits
-/// after one through another; none where there are too few, or the run would be too long.
+/// The places of the oldest neighbours of a length to be merged, among runs that each have a length and the commits
+/// after one through another; `None` where there are too few, or the merged run would be too long.
 fn neighbours(all: impl Iterator<Item = (usize, u64, u64)>, length: usize) -> Option<Range<usize>> {
     let all: Vec<_> = all.collect();
     let commits = |of: &[(usize, u64, u64)]| Some(of.last()?.2 - of.first()?.1);
@@ -139,13 +140,13 @@ fn neighbours(all: impl Iterator<Item = (usize, u64, u64)>, length: usize) -> Op
     })
 }
 
-/// Merges under way: of runs of each length, the shortest first, one.
+/// Merges in progress: one of runs of each length, the shortest first.
 #[derive(Default)]
 pub struct Merges(Vec<Option<Merge>>);
 
 impl Merges {
-    /// Puts in what a commit, later than all that are in, replaced, and goes on with the merges. Gives the bytes of memory of
-    /// the commit's run.
+    /// Inserts the run of a commit, later than all inserted ones, and continues the merges. Gives the bytes of memory
+    /// of the commit's run.
     pub fn push(&mut self, runs: &mut Runs, commit: CommitRun) -> u64 {
         let mut run = commit.run;
         run.finish();
@@ -170,14 +171,14 @@ impl Merges {
         bytes as u64
     }
 
-    /// Ends merges of runs that are dropped: those without commits after `floor`.
+    /// Cancels merges of runs without commits after `floor`, which are removed.
     pub fn cancel_through(&mut self, floor: u64) {
         for merge in &mut self.0 {
             merge.take_if(|merge| merge.runs[0].through <= floor);
         }
     }
 
-    /// Bytes of memory of the runs in the making.
+    /// Bytes of memory of the unfinished runs.
     pub fn memory(&self) -> u64 {
         self.0.iter().flatten().map(Merge::memory).sum::<usize>() as u64
     }

@@ -1,4 +1,4 @@
-//! Neighbouring runs become one, some versions at a time.
+//! Merges neighbouring runs into one, some versions at a time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::filter::{Filter, Secret};
 use crate::run::Run;
 use crate::table::{MOST_BYTES, MOST_COMMITS, RunTable, TableKey};
 
-/// Where a merge is in one table.
+/// The state of a merge in one table.
 struct MergeHead {
-    /// The places that are left of each namespace, the last first.
+    /// The remaining places of each namespace, the last first.
     left: Vec<(u8, Range<usize>)>,
     /// The namespace and the lead of the next key; the largest number at the end.
     order: u64,
@@ -46,7 +46,7 @@ impl MergeHead {
     }
 }
 
-/// Where a merge is in the tables of one kind.
+/// The state of a merge in the tables of one kind.
 struct MergeHeads<K> {
     table: fn(&Run) -> &RunTable<K>,
     heads: Vec<MergeHead>,
@@ -57,7 +57,7 @@ impl<K: TableKey> MergeHeads<K> {
         Self { table, heads: runs.iter().map(|run| MergeHead::new(table(run))).collect() }
     }
 
-    /// The run with the least next key, of several the oldest.
+    /// The run with the least next key; of several the oldest.
     fn least(&self, runs: &[Arc<Run>]) -> usize {
         let key = |at: usize| {
             let (_, key) = self.heads[at].next()?;
@@ -73,7 +73,7 @@ impl<K: TableKey> MergeHeads<K> {
         least
     }
 
-    /// Puts in about so many versions, and takes them off their number. True: all are in.
+    /// Merges about `left` versions, and subtracts their number from it. True when all versions are merged.
     fn merge(&mut self, runs: &[Arc<Run>], merged: &mut RunTable<K>, left: &mut usize) -> bool {
         let end = merged.versions() + *left;
         while merged.versions() < end {
@@ -91,7 +91,7 @@ impl<K: TableKey> MergeHeads<K> {
     }
 }
 
-/// A merge under way.
+/// A merge in progress.
 pub(super) struct Merge {
     /// Oldest first.
     pub(super) runs: Vec<Arc<Run>>,
@@ -99,14 +99,15 @@ pub(super) struct Merge {
     pages: MergeHeads<Prefix>,
     regions: MergeHeads<Prefix>,
     merged: Run,
-    /// The number of keys that the filter has.
+    /// The number of keys that are in the filter.
     filtered: usize,
-    /// Versions that a step puts in.
+    /// Versions that a step merges.
     pace: usize,
 }
 
 impl Merge {
-    /// The merge of neighbours, the oldest first, in about so many steps. None where one run would be too large.
+    /// The merge of neighbours, the oldest first, in about `steps` steps. `None` where the merged run would be too
+    /// large.
     pub(super) fn of(runs: Vec<Arc<Run>>, steps: usize) -> Option<Self> {
         let (after, through) = (runs.first()?.after, runs.last()?.through);
         let versions = runs.iter().map(|run| run.versions()).sum::<usize>();
@@ -128,18 +129,18 @@ impl Merge {
             regions: MergeHeads::new(&runs, |run| &run.regions),
             merged,
             filtered: 0,
-            // Commits without changes have none.
+            // Commits without changes have no versions.
             pace: versions.div_ceil(steps).max(1),
             runs,
         })
     }
 
-    /// Bytes of memory that the merged run takes by now.
+    /// Bytes of memory of the merged run so far.
     pub(super) fn memory(&self) -> usize {
         self.merged.memory()
     }
 
-    /// Goes on by a step. True: all is merged.
+    /// Merges the next step's versions. True when all are merged.
     pub(super) fn step(&mut self, secret: Secret) -> bool {
         let (runs, mut left) = (&self.runs, self.pace);
         let done = self.values.merge(runs, &mut self.merged.values, &mut left)
@@ -158,7 +159,7 @@ impl Merge {
         done
     }
 
-    /// What came of it.
+    /// The merged run.
     pub(super) fn into_run(self) -> Run {
         self.merged
     }

@@ -1,4 +1,4 @@
-//! A run: what some commits, one after the other, replaced. It never changes.
+//! A run: the values and nodes that some successive commits replaced. It never changes.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -8,7 +8,7 @@ use pleach_core::{Key, Node, Prefix};
 use crate::filter::{Filter, Secret};
 use crate::table::RunTable;
 
-/// A version: the commit that replaced it, and what it replaced.
+/// A version: the commit that replaced a value, and the value.
 pub type Version = (u64, Stored);
 
 /// A node that a commit replaced.
@@ -16,13 +16,13 @@ pub type Version = (u64, Stored);
 pub struct ReplacedNode {
     /// Its prefix.
     pub prefix: Prefix,
-    /// The commit.
+    /// The commit that replaced it.
     pub number: u64,
-    /// The node before it.
+    /// The node before that commit.
     pub node: Node,
 }
 
-/// What nodes are of.
+/// The kind of prefixes that nodes belong to.
 #[derive(Clone, Copy)]
 pub enum NodeScope {
     /// Pages.
@@ -31,7 +31,7 @@ pub enum NodeScope {
     Regions,
 }
 
-/// In which order commits are wanted.
+/// The order in which commits are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOrder {
     /// The oldest first.
@@ -40,16 +40,16 @@ pub enum CommitOrder {
     Descending,
 }
 
-/// Commits of one answer, at most.
+/// Most commits that one lookup returns.
 pub(super) const COMMITS: usize = 256;
 
-/// A run, ready or in the making.
+/// A run, finished or not.
 pub(super) struct Run {
-    /// It has what the commits after this one replaced, through another.
+    /// The run has what the commits after this one replaced, through `through`.
     pub(super) after: u64,
     pub(super) through: u64,
     pub(super) values: RunTable<Key>,
-    /// Of the keys of values.
+    /// Filter of the keys of values.
     pub(super) filter: Filter,
     pub(super) pages: RunTable<Prefix>,
     pub(super) regions: RunTable<Prefix>,
@@ -61,20 +61,20 @@ impl Run {
         self.values.versions() + self.pages.versions() + self.regions.versions()
     }
 
-    /// Bytes of memory, less what is only reserved.
+    /// Bytes of memory in use, without reserved capacity.
     pub(super) fn memory(&self) -> usize {
         let tables = self.values.memory() + self.pages.memory() + self.regions.memory();
         size_of::<Self>() + tables + self.filter.bytes()
     }
 
-    /// All is in.
+    /// Ends the run.
     pub(super) fn finish(&mut self) {
         self.values.finish();
         self.pages.finish();
         self.regions.finish();
     }
 
-    /// What a key with this hash had as of `base`, where a commit of the run after that replaced it.
+    /// The version of a key with this hash as of `base`, where a commit of the run after that replaced it.
     #[inline]
     pub(super) fn get(&self, namespace: u8, key: &Key, hash: u64, base: u64) -> Option<Version> {
         if !self.filter.may_have(hash) {
@@ -83,13 +83,13 @@ impl Run {
         self.values.find(namespace, key).and_then(|at| self.version(at, base))
     }
 
-    /// The same of the key at a place.
+    /// The version of the key at a place.
     pub(super) fn version(&self, at: usize, base: u64) -> Option<Version> {
         let version = self.values.version_after(at, base)?;
         Some((self.values.commit(version), self.values.stored(version)))
     }
 
-    /// Commits in a range that changed a key with this hash, some at most, in order.
+    /// The first commits of a range, in order, that changed a key with this hash; a limited number.
     pub(super) fn changing_commits(
         &self,
         (namespace, key, hash): (u8, &Key, u64),
@@ -107,8 +107,8 @@ impl Run {
         }
     }
 
-    /// Shows the places of the keys of some ranges, which ascend, that commits of the run after `base` changed, in order. One
-    /// walk: each search begins where the one before has ended.
+    /// Calls `see` with the places of the keys of some ascending ranges that commits of the run after `base` changed,
+    /// in order. One walk: each search begins at the end of the one before.
     pub(super) fn each_within(
         &self,
         namespace: u8,
@@ -134,8 +134,8 @@ impl Run {
         }
     }
 
-    /// The nodes that commits after `base` have replaced at and below a prefix and, above it, of prefixes that contain it: of
-    /// each the oldest.
+    /// The nodes that commits after `base` have replaced at and below a prefix, and of prefixes that contain it: of
+    /// each prefix the oldest.
     pub(super) fn nodes_around(
         &self,
         of: NodeScope,
@@ -162,7 +162,7 @@ impl Run {
     }
 }
 
-/// The run of one commit in the making: namespaces ascend, and so does what it replaced in each.
+/// The unfinished run of one commit: namespaces ascend, and so do the keys in each.
 pub struct CommitRun {
     pub(super) run: Run,
     secret: Secret,
@@ -170,7 +170,7 @@ pub struct CommitRun {
 }
 
 impl CommitRun {
-    /// That of commit `number`, with room for `keys` keys.
+    /// The run of commit `number`, with room for `keys` keys.
     pub(super) fn new(secret: Secret, number: u64, keys: usize) -> Self {
         let after = number - 1;
         let nodes = || RunTable::new(after, 0, 0, 0);
@@ -185,7 +185,7 @@ impl CommitRun {
         Self { run, secret, namespace: 0 }
     }
 
-    /// What follows is of this namespace, where the commit replaced these nodes of pages and regions.
+    /// Begins a namespace, where the commit replaced these nodes of pages and regions.
     pub fn begin(&mut self, namespace: u8, pages: &[(Prefix, Node)], regions: &[(Prefix, Node)]) {
         self.namespace = namespace;
         let Run { through, pages: to_pages, regions: to_regions, .. } = &mut self.run;
@@ -197,7 +197,7 @@ impl CommitRun {
         }
     }
 
-    /// Adds what a key had before.
+    /// Adds the value of a key before the commit.
     pub fn put(&mut self, key: &Key, prior: &Stored) {
         self.run.filter.add(self.secret.hash(self.namespace, key));
         self.run.values.put_key(self.namespace, key);

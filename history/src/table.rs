@@ -1,7 +1,7 @@
-//! Keys, or prefixes, in order, each with its versions: what it had before the commits of a run that changed it.
+//! Keys, or prefixes, in order, each with its versions: the values before the commits of a run that changed it.
 //!
-//! Beside each key are its first 32 bits (its *lead*), so that a search reads one or two lines of memory where keys are spread
-//! evenly, and no key but at its end. What is inline lies one after the other as bytes; the rest stays as it is.
+//! With each key are its first 32 bits (its *lead*), so that a search reads one or two cache lines where keys are
+//! spread evenly, and no key but at its end. Inline values are bytes in a row; others are stored as they are.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::search::{lower_bound_near, partition};
 use pleach_core::{Key, Prefix};
 
-/// What a table is sorted by.
+/// A key that a table is sorted by.
 pub(super) trait TableKey: Copy + Ord {
     /// The first 32 bits.
     fn lead(&self) -> u32;
@@ -40,20 +40,21 @@ impl TableKey for Prefix {
     }
 }
 
-/// A version in a table: 24 bits for its commit, counted from the run's first, 2 for its kind, 38 for the end of its bytes.
+/// A version in a table: 24 bits for its commit, counted from the run's first, 2 for its kind, 38 for the end of its
+/// bytes.
 #[derive(Clone, Copy)]
 struct VersionMark(u64);
 
 const KIND_AT: u32 = 38;
 const COMMIT_AT: u32 = 40;
-/// Most bytes that are inline in a run, and most commits.
+/// Most inline bytes in a run, and most commits.
 pub(super) const MOST_BYTES: u64 = (1 << KIND_AT) - 1;
 pub(super) const MOST_COMMITS: u64 = (1 << (64 - COMMIT_AT)) - 1;
 
-/// What a version is.
+/// The kinds of a version.
 const ABSENT: u64 = 0;
 const INLINE: u64 = 1;
-/// It is in the list of those that are not inline.
+/// In the list of values that are not inline.
 const NOT_INLINE: u64 = 2;
 
 impl VersionMark {
@@ -70,7 +71,7 @@ impl VersionMark {
     }
 }
 
-/// A table, ready or in the making.
+/// A table, finished or not.
 pub(super) struct RunTable<K> {
     /// Commits are counted from this one.
     after: u64,
@@ -82,7 +83,7 @@ pub(super) struct RunTable<K> {
     firsts: Vec<u32>,
     marks: Vec<VersionMark>,
     bytes: Vec<u8>,
-    /// What is not inline, each with the place of its version.
+    /// Values that are not inline, each with the place of its version.
     not_inline: Vec<(u32, Stored)>,
     not_inline_bytes: usize,
     /// Bits of the shortest key.
@@ -90,7 +91,8 @@ pub(super) struct RunTable<K> {
 }
 
 impl<K: TableKey> RunTable<K> {
-    /// An empty one, with room for up to `keys` keys with `versions` versions and some bytes, of commits after one.
+    /// An empty table, with room for up to `keys` keys with `versions` versions and `bytes` bytes, of commits after
+    /// one.
     pub(super) fn new(after: u64, keys: usize, versions: usize, bytes: usize) -> Self {
         Self {
             after,
@@ -106,7 +108,7 @@ impl<K: TableKey> RunTable<K> {
         }
     }
 
-    /// The table that some are merged into, with room for all that they have.
+    /// An empty table for a merge of these, with room for all of them.
     pub(super) fn for_all<'a>(after: u64, tables: impl Iterator<Item = &'a Self>) -> Self
     where
         K: 'a,
@@ -131,7 +133,7 @@ impl<K: TableKey> RunTable<K> {
         self.bytes.len() as u64
     }
 
-    /// Bytes of memory, less what is only reserved.
+    /// Bytes of memory in use, without reserved capacity.
     pub(super) fn memory(&self) -> usize {
         self.keys.len() * (size_of::<K>() + 2 * size_of::<u32>())
             + self.marks.len() * size_of::<VersionMark>()
@@ -152,7 +154,7 @@ impl<K: TableKey> RunTable<K> {
         self.shortest = self.shortest.min(key.len());
     }
 
-    /// Adds a version to the last key: what it had before a commit.
+    /// Adds a version to the last key: the value before a commit.
     pub(super) fn put_version(&mut self, commit: u64, stored: &Stored) {
         match stored {
             Stored::Absent => self.mark(commit, ABSENT),
@@ -165,7 +167,7 @@ impl<K: TableKey> RunTable<K> {
         }
     }
 
-    /// The same of bytes.
+    /// Adds a version of inline bytes to the last key.
     pub(super) fn put_bytes(&mut self, commit: u64, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.mark(commit, INLINE);
@@ -196,7 +198,7 @@ impl<K: TableKey> RunTable<K> {
         }
     }
 
-    /// All keys are in.
+    /// Ends the table, after all keys.
     pub(super) fn finish(&mut self) {
         self.firsts.push(place(self.marks.len()));
         self.leads.shrink_to_fit();
@@ -242,7 +244,7 @@ impl<K: TableKey> RunTable<K> {
         self.after + self.marks[version].commit()
     }
 
-    /// The bytes of a version that is inline.
+    /// The bytes of an inline version.
     #[inline]
     pub(super) fn bytes(&self, version: usize) -> &[u8] {
         let before = version.checked_sub(1).map_or(0, |before| self.marks[before].end());
@@ -254,7 +256,7 @@ impl<K: TableKey> RunTable<K> {
         &self.not_inline[found.expect("it was put there with its version")].1
     }
 
-    /// What a version is.
+    /// The value of a version.
     pub(super) fn stored(&self, version: usize) -> Stored {
         match self.marks[version].kind() {
             ABSENT => Stored::Absent,
@@ -282,8 +284,8 @@ impl<K: TableKey> RunTable<K> {
         (at < part.end && self.keys[at] == *key).then_some(at)
     }
 
-    /// The place of the first of some keys that is not less than this one. It is expected where its lead says, between
-    /// theirs, of which none is less than `least`.
+    /// The place of the first key within a range that is not less than this one. The search begins where the lead lies
+    /// between those of the range, of which none is less than `least`.
     #[inline]
     pub(super) fn lower_bound(&self, within: Range<usize>, least: u32, key: &K) -> usize {
         let Range { start, end } = within;
@@ -298,7 +300,7 @@ impl<K: TableKey> RunTable<K> {
     }
 }
 
-/// A place in a table. It has fewer than 2^32: a commit has, and runs that are merged have together.
+/// A place in a table. There are fewer than 2^32: in a commit, and in runs that are merged together.
 pub(super) fn place(count: usize) -> u32 {
     u32::try_from(count).expect("a run has fewer than 2^32 versions")
 }

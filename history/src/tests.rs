@@ -1,4 +1,4 @@
-//! Runs beside a plain list of all versions.
+//! Runs compared with a plain list of all versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -15,10 +15,10 @@ use super::*;
 
 const OVERFLOW_FILE: &str = "overflow";
 
-/// All versions: namespace, key, the commit that replaced it, what it was.
+/// All versions: namespace, key, the commit that replaced the value, and the value.
 type Naive = Vec<(u8, Key, u64, Stored)>;
 
-/// A key of one of 31, whose leads are spread, or all the same.
+/// One of 31 keys, whose leads are spread, or all the same.
 fn key(number: u64, spread: bool) -> Key {
     let mut key = [7; 32];
     let at = if spread { 0 } else { 24 };
@@ -47,7 +47,7 @@ fn long_bytes(number: u64) -> Vec<u8> {
 
 const NAMESPACES: [u8; 3] = [0, 7, 255];
 
-/// What commit `number` replaces in each namespace: many keys of the first, few of the others.
+/// The values that commit `number` replaces in each namespace: many keys of the first, few of the others.
 fn replaced(number: u64, spread: bool) -> Naive {
     let mut all = Naive::new();
     for (namespace, keys) in
@@ -81,7 +81,7 @@ impl Made {
         self.merges.push(&mut self.runs, run)
     }
 
-    /// A commit of keys that look drawn.
+    /// A commit of keys that look random.
     fn push_drawn(&mut self, number: u64, keys: u64) {
         let drawn = (0..keys).map(|at| {
             let mut key = [0; 32];
@@ -117,7 +117,7 @@ fn node(number: u64) -> Node {
     Node::new(bytes)
 }
 
-/// The nodes of all commits, as `push` gives them: namespace, commit, those of pages, those of regions.
+/// The nodes of all commits, as `push` gives them: namespace, commit, prefix; of pages or of regions.
 fn nodes_of(all: &Naive, of: NodeScope) -> Vec<(u8, u64, Prefix)> {
     let own = all.chunk_by(|a, b| (a.0, a.2) == (b.0, b.2)).flat_map(|own| {
         let (pages, regions) = own.split_at(own.len() / 2);
@@ -139,7 +139,7 @@ trait Lookups {
         ranges: &[RangeInclusive<Key>],
         base: u64,
     ) -> Vec<(Key, Stored)>;
-    /// Of each prefix the oldest comes first.
+    /// The oldest node of each prefix comes first.
     fn nodes_around(&self, of: NodeScope, at: &Prefix, base: u64) -> Vec<ReplacedNode>;
     /// The first of the commits that changed a key.
     fn changes(
@@ -216,7 +216,7 @@ impl Lookups for Vec<Arc<DiskRun>> {
     }
 }
 
-/// Nodes in and around prefixes as of a commit: of each prefix the oldest.
+/// Checks nodes in and around prefixes as of a commit: of each prefix the oldest.
 fn check_nodes(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
     for of in [NodeScope::Pages, NodeScope::Regions] {
         let nodes = nodes_of(all, of);
@@ -243,7 +243,7 @@ fn check_nodes(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
     }
 }
 
-/// The commits in a range that changed a key, in both orders.
+/// Checks the commits of a range that changed a key, in both orders.
 fn check_changes(
     runs: &impl Lookups,
     all: &Naive,
@@ -267,7 +267,7 @@ fn check_changes(
     assert!(left.chain(back.into_iter().rev()).eq(expected), "{namespace} in {commits:?}");
 }
 
-/// All lookups as of a commit.
+/// Checks all lookups as of a commit.
 fn check(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
     for namespace in NAMESPACES {
         let then = |key: &Key| {
@@ -341,8 +341,8 @@ fn runs_stay_few_and_none_has_more_than_a_quarter_of_the_commits() {
     }
 }
 
-/// Nobody waits for a merge but the thread that has made a commit: it has a part of it to do, whatever the commits before
-/// have changed.
+/// A merge delays only the thread that has made a commit: that has a part of the merge to do, whatever the commits
+/// before have changed.
 #[test]
 fn a_merge_takes_even_steps() {
     let mut made = Made::default();
@@ -360,7 +360,7 @@ fn a_merge_takes_even_steps() {
     assert!((8..=9).contains(&steps), "{steps} steps");
 }
 
-/// A file of runs on a simulated device, whose free pages lie in pieces.
+/// A file of runs on a simulated device, whose free pages are scattered.
 struct Files {
     disk: SimDisk,
     file: Arc<RunFile>,
@@ -389,7 +389,7 @@ impl Files {
         Ok(vec![first, second])
     }
 
-    /// Writes what commits after one replaced.
+    /// Writes the values that commits after one replaced.
     fn write(&mut self, runs: &Runs, after: u64) -> Arc<DiskRun> {
         self.number += 1;
         let (number, next) = (self.number, &mut self.next);
@@ -400,7 +400,7 @@ impl Files {
         Arc::new(run.expect("written").expect("there is something"))
     }
 
-    /// Makes all merges that are to be made.
+    /// Makes all merges that are due.
     fn merge(&mut self, runs: &mut Vec<Arc<DiskRun>>) {
         loop {
             self.number += 1;
@@ -421,7 +421,7 @@ impl Files {
     }
 }
 
-/// What is kept of a commit: of some more than an entry has room for.
+/// The record of a commit: for some longer than an entry can hold.
 fn said(commit: u64) -> Vec<u8> {
     let len = usize::try_from(commit % 70 * 100).expect("small");
     vec![commit.to_le_bytes()[0]; len]
@@ -467,7 +467,7 @@ fn runs_on_the_device_are_a_plain_list() {
             let bytes: u64 = long.iter().map(|(_, stored)| stored.overflow_bytes()).sum();
             assert_eq!(bytes, run.descriptor.value_bytes);
         }
-        // What was merged, or was given in vain, is unused; no page is both that and a run's.
+        // Merged pages, and pages that were allocated in vain, are unused; no page is both unused and a run's.
         let unused = files.file.take_unused();
         let pages = |runs: &[OverflowRun]| -> Vec<u64> {
             runs.iter().flat_map(|run| run.start..run.start + u64::from(run.pages)).collect()
@@ -481,7 +481,7 @@ fn runs_on_the_device_are_a_plain_list() {
     }
 }
 
-/// A page that is written over, or is rotten, is an error of whoever needs it, and of a check.
+/// An overwritten or rotten page is an error of the lookup that needs it, and of a check.
 #[test]
 fn damage_of_a_run_is_noticed() {
     let (mut files, mut made) = (Files::new(), Made::default());
@@ -509,7 +509,7 @@ fn damage_of_a_run_is_noticed() {
         device.write_at(&file, &before, 1, page * 4096).expect("written");
         Arc::new(DiskRun::new(run.descriptor.clone(), &fresh(&files))).check().expect("whole");
     }
-    // Another run comes to lie there.
+    // Another run is written there.
     let names = run.descriptor.clone();
     files.next = 0;
     let other = files.write(&made.runs, 20);
@@ -519,7 +519,7 @@ fn damage_of_a_run_is_noticed() {
     other.check().expect("whole");
 }
 
-/// The file with nothing in memory.
+/// The file without pages in memory.
 fn fresh(files: &Files) -> Arc<RunFile> {
     Arc::new(RunFile::new(Hasher::BLAKE3, (files.disk.clone().into(), OVERFLOW_FILE), 7, 64))
 }

@@ -134,7 +134,7 @@ impl<T: HashAlgorithm> Session<T> {
     pub fn prove(&self, path: KeyPath) -> Result<PathProof> {
         let bytes = Vec::from(self.reading.prove(&path)?);
         let proof = ours::PathProof::decode(self.shared.hasher, &bytes)?;
-        Ok(convert::path_to_nomt(&proof)?)
+        Ok(convert::path_to(&proof)?)
     }
 
     /// Computes the root of the state after these accesses, each key once, in any order. Nothing is written.
@@ -178,7 +178,7 @@ impl FinishedSession {
     pub fn take_witness(&mut self) -> Option<Witness> {
         let (bytes, hasher) = (self.block.take_witness()?, self.shared.hasher);
         let witness = ours::Witness::decode(hasher, &bytes).expect("the engine's own bytes");
-        Some(convert::witness_to_nomt(hasher, &witness).expect("it has a path for each access"))
+        Some(convert::witness_to(hasher, &witness).expect("it has a path for each access"))
     }
 
     /// Keeps the state in memory, for further sessions.

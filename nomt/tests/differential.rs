@@ -367,7 +367,7 @@ fn check_proof(
     };
     assert!(said.expect("in scope"));
     let ours =
-        convert::path_from_nomt(proof).expect("converted").encode(Hasher::BLAKE3).expect("encoded");
+        convert::path_from(proof).expect("converted").encode(Hasher::BLAKE3).expect("encoded");
     let verified = proof::path::verify(Hasher::BLAKE3, &ours, &root.into()).expect("verified");
     assert_eq!(verified.proves(&key, value.map(Vec::as_slice)), Some(true));
 }
@@ -390,7 +390,7 @@ fn compare(theirs: &Witness, ours: &Witness) {
 
 /// The witness of the crate `nomt`, with the verifier of Pleach.
 fn check_witness(theirs: &Witness, before: [u8; 32], after: [u8; 32]) {
-    let ours = convert::witness_from_nomt(theirs)
+    let ours = convert::witness_from(theirs)
         .expect("converted")
         .encode(Hasher::BLAKE3)
         .expect("encoded");

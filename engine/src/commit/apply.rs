@@ -1,8 +1,8 @@
-//! Commit `publish`, its second part: pending changes and nodes go to the index, region by region.
+//! Commit `publish`, its second part: changes go to the index as buffered changes, with their nodes, region by region.
 //!
-//! Called in ticket order, after the commit's undo is there and before its number is. Each region is
-//! locked for a moment, by one of the workers; readers may see some regions with the commit and others
-//! without it, and what they must not see yet is hidden by the undo.
+//! Called in ticket order, after the commit's undo is there and before its number is. Each region is locked for a
+//! moment, by one of the workers; readers may see some regions with the commit and others without it; undo hides the
+//! changes from readers of older states.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::TrieDb;
 use crate::state::history::undo::{Changes, KeyUpdate};
 
-/// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
-/// nodes. The pages get this version. Gives the chunks back, empty, for their memory.
+/// Applies commit `number`, whose record ends at `log_position`: the changes of these chunks, with their nodes. The
+/// pages get this version. Gives the chunks back empty, for their memory.
 pub(super) fn apply_all(
     db: &TrieDb,
     (number, version): (u64, u64),
@@ -83,7 +83,7 @@ pub(super) fn apply_all(
             if db.kind == TrieKind::Plain {
                 apply_plain(db, (number, log_position), (changes, at), &mut put);
             }
-            // Here, while its memory is in the processor's cache.
+            // Cleared here, while the memory is in the processor's cache.
             chunk.clear();
         });
         Counters::change(&db.counters.pending_bytes, bytes);
@@ -99,9 +99,9 @@ pub(super) fn apply_all(
     chunks.into_iter().map(Mutex::into_inner).collect()
 }
 
-/// Applies the changes of a chunk of a plain namespace. Chunks know no regions there: they are those of now, which no
-/// flush changes before the commit is published. A region takes a commit at once, from the chunk that has the first of
-/// its changes.
+/// Applies the changes of a chunk of a plain namespace. Its chunks have no regions: the present regions are used, which
+/// no flush changes before the commit is published. A region takes a commit at once, from the chunk that has the first
+/// of its changes.
 fn apply_plain(
     db: &TrieDb,
     (commit, log_position): (u64, LogPos),
@@ -119,7 +119,7 @@ fn apply_plain(
         let (own, behind) = rest.split_at(rest.partition_point(covers));
         rest = behind;
         let more = changes.after_list(at).take_while(|one| rest.is_empty() && covers(one)).count();
-        // `take` bounds their number: a region looks at that to tell few changes from many.
+        // `take` bounds their number: a region tells few changes from many by it.
         let all = own.iter().chain(changes.after_list(at).take(more));
         let mut states = all.map(|changed| (changed.key, changed.new.clone()));
         put(
@@ -137,7 +137,7 @@ fn apply_plain(
     }
 }
 
-/// Brings the treelets of the pages that a block has changed to this version, ahead of its commit.
+/// Advances the treelets of the pages that a block has changed to this version, before its commit.
 pub(super) fn advance_all(db: &TrieDb, version: u64, chunks: &[ChunkOutcome]) {
     let pages: usize = chunks.iter().map(|chunk| chunk.nodes.len()).sum();
     let workers = if pages < PARALLEL_PAGES { 1 } else { db.runtime.workers() };
@@ -147,10 +147,10 @@ pub(super) fn advance_all(db: &TrieDb, version: u64, chunks: &[ChunkOutcome]) {
     db.runtime.inline_or_fork_join(workers, &|_| tasks.run_tasks(advance));
 }
 
-/// Pages from which on several workers bring treelets to a version.
+/// Pages from which on several workers advance treelets.
 const PARALLEL_PAGES: usize = 4096;
 
-/// Brings the treelets of changed pages from the version that they are as of to this one.
+/// Advances the treelets of changed pages to this version.
 fn advance_treelets(db: &TrieDb, version: u64, pages: &[PageNode], treelets: &[(u8, Node)]) {
     let ahead =
         |index: usize| pages.get(index).and_then(|node| Some((node, &node.page.as_ref()?.1)));

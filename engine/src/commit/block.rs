@@ -25,13 +25,13 @@ use crate::state::history::undo::ChangeList;
 use crate::state::view::View;
 use crate::timings::Phase;
 
-/// What a session has made: new roots, and the changes that lead to it from the parent's. Nothing of it
-/// is on disk.
+/// The result of a session's finish: new roots, and the changes that lead to them from the parent's. Nothing of it is
+/// on disk.
 pub struct Block {
     parts: BlockParts,
     /// By namespace, ascending.
     witnesses: Vec<(u8, Witness)>,
-    /// The last field, so that it goes last.
+    /// The last field, so that it is dropped last.
     counted: CountedHandle,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Block {
 }
 
 impl Block {
-    /// A block on a view of this state, and on the overlay that the view is of.
+    /// A block on a view of a state, and on the overlay that the view reads.
     pub(crate) fn new(
         engine: Arc<Engine>,
         (view, prev): (View, Tip),
@@ -63,36 +63,35 @@ impl Block {
         Self { parts, witnesses, counted }
     }
 
-    /// Root of namespace 0 in the state that this block makes.
+    /// Root of namespace 0 in the block's state.
     pub fn root(&self) -> Node {
         self.parts.roots.first()
     }
 
-    /// Root of namespace 0 in the state that it was made on.
+    /// Root of namespace 0 in the parent's state.
     pub fn prev_root(&self) -> Node {
         self.parts.prev.roots.first()
     }
 
-    /// Roots of all namespaces of the state that this block makes.
+    /// Roots of all namespaces in the block's state.
     pub fn roots(&self) -> &Roots {
         &self.parts.roots
     }
 
-    /// Roots of all namespaces of the state that it was made on.
+    /// Roots of all namespaces in the parent's state.
     pub fn prev_roots(&self) -> &Roots {
         &self.parts.prev.roots
     }
 
-    /// The witness of namespace 0, once: `None` when none was asked for, when it was taken before, or when
-    /// all accesses were in other namespaces. Its bytes are what
-    /// [`proof::witness::verify`](pleach_core::proof::witness::verify) takes.
+    /// The witness of namespace 0, once: `None` when none was asked for, when it was taken before, or when all accesses
+    /// were in other namespaces. [`proof::witness::verify`](pleach_core::proof::witness::verify) takes its bytes.
     pub fn take_witness(&mut self) -> Option<Witness> {
         let at = self.witnesses.iter().position(|(namespace, _)| *namespace == 0)?;
         Some(self.witnesses.remove(at).1)
     }
 
-    /// The witnesses that were not taken yet: one for each Merkle namespace with an access, ascending, each against
-    /// the root that its namespace had ([`Self::prev_roots`]). A batch without accesses has that of
+    /// The witnesses that were not taken yet: one for each Merkle namespace with an access, ascending, each against the
+    /// root of its namespace in the parent's state ([`Self::prev_roots`]). A batch without accesses has one of
     /// namespace 0.
     pub fn take_witnesses(&mut self) -> Vec<(u8, Witness)> {
         std::mem::take(&mut self.witnesses)
@@ -103,7 +102,7 @@ impl Block {
         self.change_lists().map(|(_, list)| list.len()).sum()
     }
 
-    /// What this block writes, in the order of namespaces and keys, with the values before.
+    /// The changes of this block, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
         changes(&self.parts.engine.db, self.parts.view.base, self.change_lists())
     }
@@ -114,13 +113,13 @@ impl Block {
         })
     }
 
-    /// The application's blob in the block's state: its parent's, unless [`Self::set_blob`] gave another.
+    /// The application's blob in the block's state: the parent's, unless [`Self::set_blob`] gave another.
     pub fn blob(&self) -> &[u8] {
         &self.parts.blob
     }
 
-    /// Gives the commit a blob, bytes that mean something to the application alone; without one it has
-    /// that of the state it was made on.
+    /// Gives the commit a blob, bytes that mean something to the application alone; without a call the commit has the
+    /// parent's blob.
     ///
     /// # Errors
     /// [`Error::BlobTooLarge`].
@@ -133,20 +132,17 @@ impl Block {
         Ok(())
     }
 
-    /// Commits the block, merged with the overlays below it that are not committed, and gives the
-    /// commit's number. Durable when it returns, if the database's durability says so. A block whose
-    /// parent is just being committed by another thread is committed after it, with the same sync where
-    /// that is possible.
+    /// Commits the block, merged with the overlays below it that are not committed, and gives the commit's number.
+    /// Durable when it returns, if the database's durability says so. A block whose parent is just being committed by
+    /// another thread is committed after it, with the same sync where that is possible.
     ///
     /// Blocks for the commits before it, for room where the background is behind, and for its own write; with
     /// [`Durability::Commit`](crate::Durability::Commit) for a sync.
     ///
-    /// # Errors
-    /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob; [`Error::InUse`] while a
-    /// bulk load runs; [`Error::Full`]
-    /// when the device has no room (nothing has happened, and the block can be tried again);
-    /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
-    /// or dropped. The block comes back with each of them.
+    /// # Errors [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob;
+    /// [`Error::InUse`] while a bulk load runs; [`Error::Full`] when the device has no room (nothing has happened, and
+    /// the block can be tried again); [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] after the
+    /// database was closed or dropped. The block comes back with each of them.
     pub fn commit(self) -> Result<u64, CommitError> {
         self.commit_with(CommitOptions::new())
     }
@@ -175,7 +171,7 @@ impl Block {
         match committed {
             Ok((number, _)) => {
                 let engine = Arc::clone(&self.parts.engine);
-                // With its view goes the undo that it alone held.
+                // Dropping its view releases the undo that it alone held.
                 let _timed = engine.db.timings.begin_phase(Phase::Settle);
                 drop(self);
                 Ok(number)
@@ -190,10 +186,10 @@ impl Block {
     }
 }
 
-/// A commit that failed: why, and the block, as it was before.
+/// A failed commit: the reason, and the block as it was before.
 ///
-/// After [`Error::Full`] nothing has happened, and the block can be committed when there is room. A
-/// block that is stale, or whose database is closed or poisoned, comes back too: its root and its
+/// After [`Error::Full`] nothing has happened, and the block can be committed when there is room. A block that is
+/// stale, or whose database is closed or poisoned, comes back too: its root and its witness may still be of use.
 /// witness may still be of use.
 pub struct CommitError(Box<(Block, Error)>);
 
@@ -202,7 +198,7 @@ impl CommitError {
         Self(Box::new((block, error)))
     }
 
-    /// Why it is not committed.
+    /// The reason why the block is not committed.
     pub fn error(&self) -> &Error {
         &self.0.1
     }

@@ -1,4 +1,4 @@
-//! How a block or an overlay is committed with the overlays below it that no commit has taken.
+//! Commits a block or an overlay together with the overlays below it that are not committed.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -24,16 +24,16 @@ use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::overlays::{Chain, Layer};
 use crate::state::view::View;
 
-/// A batch that is to be committed: a block's, or an overlay's.
+/// A batch that is to be committed: a block's or an overlay's.
 pub(super) struct Candidate<'a> {
     pub(super) engine: &'a Engine,
-    /// That it was folded on.
+    /// The view that the batch was folded on.
     pub(super) view: &'a View,
     pub(super) parent: Option<&'a Overlay>,
     pub(super) prev: &'a Tip,
     pub(super) roots: &'a Roots,
     pub(super) blob: &'a Arc<[u8]>,
-    /// Of the overlay.
+    /// The layer of an overlay; `None` of a block.
     pub(super) layer: Option<&'a Layer>,
     pub(super) options: CommitOptions,
     /// As [`CommitTarget::layouts`].
@@ -41,7 +41,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Commits the batch, whose outcomes these are, and what is below it and not committed. Gives the number
+    /// Commits the batch with these outcomes, and the uncommitted overlays below it. Gives the number of the commit,
     /// and the commit whose state was pinned below it.
     pub(super) fn commit(&self, outcomes: &mut [TrieOutcome]) -> Result<(u64, u64)> {
         self.engine.db.home.check_current()?;
@@ -54,7 +54,7 @@ impl Candidate<'_> {
         loop {
             let ticketed = Cell::new(false);
             let committed = self.commit_chain(base, &below, outcomes, &ticketed);
-            // Another thread may have committed this with one above it, whatever is said of it here.
+            // Another thread may have committed this overlay with one above it, whatever the error here.
             if committed.is_err()
                 && !ticketed.get()
                 && let Some(taken) = self.layer.and_then(Layer::commit)
@@ -66,7 +66,7 @@ impl Candidate<'_> {
                 let kept = if below.is_empty() { base } else { self.view.base };
                 return committed.map(|number| (number, kept));
             }
-            // Or what is below it.
+            // Or an overlay below it.
             let now = untaken();
             if now.0.len() >= below.len() {
                 return committed.map(|number| (number, base));
@@ -75,7 +75,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Commits it together with the overlays `below` it, newest first.
+    /// Commits the batch together with the overlays `below` it, newest first.
     fn commit_chain(
         &self,
         follows: u64,
@@ -101,12 +101,12 @@ impl Candidate<'_> {
             has_ticket: ticketed,
         };
         let Some(lowest) = below.last() else {
-            // All below it is committed or about to be: what its finish has folded is what is published.
+            // All overlays below are committed or about to be: the state that the finish was folded on is published.
             return commit(engine, &target, outcomes);
         };
         let view = &engine.db.commits.clone_view(&lowest.0.links.lock().view);
         let target = CommitTarget { view, prev: &lowest.0.prev, layouts: None, ..target };
-        // Before anything is folded for it.
+        // Checked before anything is folded for it.
         let parent = check_parent(&engine.db, &target)?;
         let newer = newer_view(&engine.db, &target, parent)?;
         let target = match &newer {
@@ -123,9 +123,9 @@ impl Candidate<'_> {
         committed
     }
 
-    /// Folds what they change together: one fold for each namespace, over its pages as they are now. Its root
-    /// must be the newest one's. The digest of a plain namespace is that of its changes block by block: gives those
-    /// where that is another one.
+    /// Folds the changes of all of them together: one fold for each namespace, over its present pages. Its root must be
+    /// the newest one's. The digest of a plain namespace is computed from the changes block by block: gives the digests
+    /// that differ from one over the merged changes.
     fn fold_merged(
         &self,
         target: &CommitTarget<'_>,
@@ -169,8 +169,8 @@ impl Candidate<'_> {
 }
 
 impl Overlay {
-    /// Commits this overlay together with the overlays below it that are not committed, merged, as one commit,
-    /// and gives its number; the number of the commit that it became part of, if it was committed before.
+    /// Commits this overlay together with the overlays below it that are not committed, merged, as one commit, and
+    /// gives its number; of an overlay that was committed before, the number of the commit that it became part of.
     /// Overlays above it stay valid, siblings become stale.
     ///
     /// An overlay whose parent is the newest commit costs what [`Block::commit`](crate::Block::commit) costs:
@@ -217,8 +217,8 @@ impl Overlay {
         let (number, follows) = candidate.commit(&mut outcomes.list)?;
         outcomes.recycle();
         drop(outcomes);
-        // What was below it goes, so that a long pipeline of overlays does not pile up. The state before it
-        // stays pinned, for its prior values, as long as that can be read.
+        // The overlays below are released, so that a long pipeline of overlays does not pile up. The state before this
+        // one stays pinned, for its prior values, as long as it can be read.
         let pinned = db.commits.view(follows, &Chain::default());
         pinned.set_holder(Holder::Overlay, None);
         let mut links = links.lock();
@@ -229,7 +229,7 @@ impl Overlay {
     }
 }
 
-/// Changes over those of a chain (newest overlay first): the newest value of each key, as accesses.
+/// The newest value of each key in the changes and in those of a chain (newest overlay first), as accesses.
 fn merged_accesses<'a>(
     newest: impl Iterator<Item = &'a ChangeList>,
     below: &[&'a [ChangeList]],
@@ -252,8 +252,8 @@ mod tests {
     use super::*;
     use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
 
-    /// An overlay is being committed when another thread commits it with one above it, and a rollback brings its parent's
-    /// state back. It was committed a second time.
+    /// Another thread commits an overlay with one above it, while it is being committed, and a rollback brings its
+    /// parent's state back. It was committed a second time.
     #[test]
     fn an_overlay_is_committed_once_whatever_state_comes_back() {
         let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });

@@ -1,5 +1,5 @@
-//! What a block or an overlay changes, for whoever keeps something beside the state: an index, a cache, the
-//! changes of a block as a peer wants them.
+//! The changes of a block or an overlay, for applications that keep something beside the state: an index, a cache, the
+//! changes of a block in a peer's format.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use crate::state::TrieDb;
 use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::pages::overflow;
 
-/// A key that a block or an overlay writes, with its namespace and its value before and after. Keys that it only reads are
-/// none of its changes; a key that is written the value that it had is one.
+/// A key that a block or an overlay writes, with its namespace and its values before and after. Keys that are only read
+/// are no changes; a key that is written with the same value is one.
 ///
-/// Values of up to 22 bytes are in it, longer ones are shared, and those that lie in the overflow file are
-/// read when they are asked for.
+/// Values of up to 22 bytes are stored in it, longer ones are shared, and those that lie in the overflow file are read
+/// when they are asked for.
 pub struct Change<'a> {
     db: &'a TrieDb,
     base: u64,
@@ -24,7 +24,7 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// The namespace that the key is in.
+    /// The key's namespace.
     pub fn namespace(&self) -> u8 {
         self.namespace
     }
@@ -36,9 +36,8 @@ impl<'a> Change<'a> {
 
     /// The value that is written; `None` when the key is deleted.
     ///
-    /// # Errors
-    /// As [`Namespace::read`](crate::Namespace::read). A block or overlay that is not committed has its new
-    /// values in memory, and nothing fails.
+    /// # Errors As [`Namespace::read`](crate::Namespace::read); none of a block or overlay that is not committed, which
+    /// has its new values in memory.
     pub fn value(&self) -> Result<Option<Value>> {
         overflow::value(self.db, self.base, self.changed.new.clone(), false)
     }
@@ -65,7 +64,7 @@ impl fmt::Debug for Change<'_> {
     }
 }
 
-/// The changes in these lists, each of a namespace, in their order; what was before is as of commit `base`.
+/// The changes in these lists, each of one namespace, in their order; values before are as of commit `base`.
 pub(super) fn changes<'a>(
     db: &'a TrieDb,
     base: u64,

@@ -1,11 +1,12 @@
 //! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
 //!
-//! 1. `wait` while the pending changes or the log are full, unless the caller forbids it.
+//! 1. `wait` while the buffered changes or the log are full, unless the caller forbids it.
 //! 2. `check-parent`, before anything is written for the block: its parent's roots and blob are those of the newest
 //!    ticketed commit. A rollback, an add and a drop follow one commit, by its number.
 //! 3. `spill-values`: long values go to the overflow file, which is synced.
-//! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or come back, until `publish`; from before
-//!    3 on none leave, and no regions are joined.
+//! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or are read again, until `publish`; from
+//!    before
+//!    3 on none is evicted, and no regions are joined.
 //! 5. `refold` where a flush has changed a layout below what the block accessed.
 //! 6. `make-room`: encode the record and make room for it in the log. A full disk shows here.
 //! 7. `ticket`, under the sequencer's lock: the parent is checked again, the layouts are still those that
@@ -14,13 +15,12 @@
 //! 10. `publish`, in ticket order: undo, then changes and nodes region by region, then the number.
 //! 11. `acknowledge`: return.
 //!
-//! A commit is of all namespaces that it changes: it has one record, one ticket and one number, and its
-//! publication is undo of all, then changes and nodes of all, then the number.
+//! A commit covers all namespaces that it changes: it has one record, one ticket and one number, and its publication is
+//! undo of all, then changes and nodes of all, then the number.
 //!
-//! A commit that fails up to `ticket` has changed nothing, and can be tried again. A write or sync of the log
-//! that fails, or a sync of the overflow file, poisons the database. From `write` on a failure leaves the
-//! commit in doubt (`docs/errors.md`), unless its record was still queued. Called by blocks and overlays,
-//! from any number of threads.
+//! A commit that fails up to `ticket` has changed nothing, and can be tried again. A write or sync of the log that
+//! fails, or a sync of the overflow file, poisons the database. From `write` on a failure leaves the commit in doubt
+//! (`docs/errors.md`), unless its record was still queued. Called by blocks and overlays, from any number of threads.
 
 mod apply;
 pub(crate) mod block;
@@ -67,11 +67,11 @@ pub(crate) use throttle::ROOM_TIMEOUT;
 use throttle::throttle;
 use ticket::{QueuedCommit, check_parent, take_ticket};
 
-/// How often a commit begins again because others came in between and left its parent's state.
+/// Attempts of a commit, each after other commits left its parent's state.
 const MAX_ATTEMPTS: u32 = 4;
 
-/// Commits what these outcomes change and gives the number of the commit. They are of each namespace one at
-/// most, ascending. They are used up when it succeeds, and as they were before when it fails.
+/// Commits the changes of these outcomes and gives the number of the commit. There is at most one outcome of a
+/// namespace, in ascending order. Success uses the outcomes up; failure leaves them as they were before.
 pub(crate) fn commit(
     engine: &Engine,
     target: &CommitTarget<'_>,
@@ -105,7 +105,7 @@ struct OriginalChanges {
     changes: ChangeList,
 }
 
-/// All steps but what undoes a failed one.
+/// All steps of a commit; the caller undoes a failed one.
 fn try_commit(
     engine: &Engine,
     target: &CommitTarget<'_>,
@@ -115,7 +115,7 @@ fn try_commit(
     let db = &*engine.db;
     throttle(db, outcomes, target.options.no_wait)?;
     let preparing = db.timings.begin_phase(Phase::Prepare);
-    // Before anything is written for it: a block that was given back may be committed again and again.
+    // Checked before anything is written: a block that came back may be committed again and again.
     let parent = check_parent(db, target)?;
     let newer = newer_view(db, target, parent)?;
     let view = newer.as_ref().unwrap_or(target.view);
@@ -135,7 +135,7 @@ fn try_commit(
         .flat_map(|part| part.chunks.iter().flat_map(|chunk| chunk.changes.iter()))
         .map(|one| &one.prior);
     if db.commits.undo.has_history() && priors.any(is_long) {
-        // Values of an overlay below, which is committed by now: the record names what its commit has written.
+        // Values of an overlay below that is committed by now: the record names the runs that its commit has written.
         renew_priors(&mut parts, &view_of_newest(db, target, parent)?, is_long)?;
     }
     let spilled = spill_values(db, &mut parts, originals)?;
@@ -146,7 +146,7 @@ fn try_commit(
         }
     }
     drop(preparing);
-    // Between ticket and publication a panic would leave everybody waiting.
+    // Without the guard a panic between ticket and publication would leave everybody waiting.
     let _guard = PanicGuard(db);
     let QueuedCommit { end, replaced } =
         take_ticket(engine, target, &mut parts, (spilled, layouts))?;
@@ -156,12 +156,12 @@ fn try_commit(
     };
     if let Err(error) = written {
         db.poison(&error);
-        // What was not handed to the device by now never is.
+        // A record that is still queued is never written.
         let never = db.commits.sequencer.lock().is_queued(end);
         return Err(if never { error.to_poisoned() } else { error.to_in_doubt() });
     }
     let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(target.blob) };
-    // Treelets may have followed the overlay whose state this is.
+    // The treelets may be as of the overlay that the target's state belongs to.
     let own = target.layers.iter().find(|(_, own)| *own);
     let version = own.map_or(number, |(layer, _)| layer.version());
     publish(engine, end, (tip, version), target.entry_kinds, replaced, parts)
@@ -170,16 +170,16 @@ fn try_commit(
     Ok(number)
 }
 
-/// A view of the newest commit, where the batch was made on another commit, or on one that cannot be read any more: undo of a
-/// state that is the newest again, or still, is not needed to read it.
+/// A view of the newest commit, where the batch was made on another commit, or on one that cannot be read any more: a
+/// state that is the newest again, or still, can be read without its undo.
 fn newer_view(db: &TrieDb, target: &CommitTarget<'_>, parent: u64) -> Result<Option<View>> {
     let moved = parent != target.parent || target.view.check_readable().is_err();
     moved.then(|| view_of_newest(db, target, parent)).transpose()
 }
 
-/// The parent's state came back under another number, or its own cannot be read any more: what the block
-/// says of the state before is as of an older commit, whose long values may be gone once nobody pins it.
-/// Gives a view of the newest commit, which has the same state.
+/// A view of the newest commit, which has the parent's state under another number, or when the parent's own commit
+/// cannot be read any more: the prior values of the block are as of an older commit, whose long values may be freed
+/// once nobody pins it.
 fn view_of_newest(db: &TrieDb, target: &CommitTarget<'_>, parent: u64) -> Result<View> {
     wait_for_publication(db, parent)?;
     let (view, tip) = db.commits.tip_view();
@@ -189,7 +189,7 @@ fn view_of_newest(db: &TrieDb, target: &CommitTarget<'_>, parent: u64) -> Result
     Ok(view)
 }
 
-/// Looks values before the block up again in a view of the same state: those that `which` names.
+/// Reads the prior values that `which` selects again, in a view of the same state.
 fn renew_priors(
     parts: &mut [CommitPart<'_>],
     view: &View,
@@ -210,13 +210,13 @@ fn renew_priors(
     Ok(())
 }
 
-/// A value that is written to the overflow file before the record that names it.
+/// True for a value that is written to the overflow file before the record that names it.
 fn is_long(stored: &Stored) -> bool {
     matches!(stored, Stored::Large(large) if large.bytes.len() > LOG_VALUE)
 }
 
-/// Commit `publish`: makes a written commit, whose record ends at `log_position`, visible. Fails only while
-/// the chunks are still as they were.
+/// Commit `publish`: makes a written commit visible, whose record ends at `log_position`. Fails only while the chunks
+/// are unchanged.
 fn publish(
     engine: &Engine,
     log_position: LogPos,
@@ -227,7 +227,7 @@ fn publish(
 ) -> Result<()> {
     let Engine { db, finisher, .. } = engine;
     let (number, sequencer) = (tip.number, &db.commits.sequencer);
-    // The parent may fail after this record has been queued behind its own.
+    // The parent may fail after this record was queued behind its record.
     wait_for_publication(db, number - 1)?;
     let applying = db.timings.begin_phase(Phase::Apply);
     let (nodes, before) = replaced.unzip();
@@ -283,13 +283,13 @@ fn publish(
     let wake = if is_awaited { pleach_io::Event::notify } else { pleach_io::Event::notify_soon };
     wake(&db.pace.work);
     drop(publishing);
-    // Behind the number: nobody waits for it.
+    // After the number is published: nobody waits for this.
     let _timed = db.timings.begin_phase(Phase::Settle);
     db.commits.undo.settle();
     Ok(())
 }
 
-/// Values of more bytes than this are written and synced before the record that names them.
+/// Values of more bytes are written and synced before the record that names them.
 const LOG_VALUE: usize = 64 << 10;
 
 /// Commit `spill-values`: writes large values to the overflow file and names their runs instead.

@@ -1,4 +1,4 @@
-//! What a finish hands to a commit.
+//! The outcomes of a finish, for its commit.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::engine::Engine;
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::metrics::Counters;
 
-/// A finish's outcomes until a commit uses them up; their memory goes back to the finisher.
+/// The outcomes of a finish until a commit uses them up; their memory returns to the finisher.
 pub(super) struct Outcomes {
     engine: Arc<Engine>,
     /// By namespace, ascending.
     pub(super) list: Vec<TrieOutcome>,
-    /// Bytes that were counted for them.
+    /// Bytes of memory that are counted for them.
     pub(super) bytes: usize,
 }
 
@@ -36,7 +36,7 @@ impl Outcomes {
         }
     }
 
-    /// They become an overlay's, which counts the changes.
+    /// Shrinks them to the needs of an overlay, which counts the changes itself.
     pub(super) fn shrink_for_overlay(&mut self) {
         self.list
             .iter_mut()
@@ -50,14 +50,14 @@ impl Outcomes {
         self.count(chunks.map(ChunkOutcome::own_bytes).sum());
     }
 
-    /// The treelets of the pages that they change follow them, and they keep what a commit needs.
+    /// Advances the treelets of the pages that they change, and keeps what a commit needs.
     pub(super) fn advance_treelets(&mut self, version: u64) {
         let learned = |chunk: &ChunkOutcome| !chunk.treelets.is_empty();
         if !self.list.iter().flat_map(|one| &one.chunks).any(learned) {
             return;
         }
         for TrieOutcome { namespace, chunks } in &mut self.list {
-            // One that was dropped has no treelets that anybody will need.
+            // A dropped namespace has no treelets that anybody will need.
             if let Ok(db) = self.engine.trie(*namespace) {
                 advance_all(&db, version, chunks);
             }
@@ -66,7 +66,7 @@ impl Outcomes {
         self.count_own();
     }
 
-    /// Lets go of what is not committed from here.
+    /// Returns the memory of outcomes that are not committed.
     pub(super) fn recycle(&mut self) {
         recycle_outcomes(&self.engine, std::mem::take(&mut self.list));
         self.count(0);

@@ -2,8 +2,8 @@
 //!
 //! Made of blocks, owned by the caller. Invariants:
 //! * a chain of overlays leads to one commit, its base, which stays pinned as long as the chain lives;
-//! * an overlay is taken by one commit at most, its own or that of one above it, together with all overlays
-//!   below it that none has taken.
+//! * an overlay is committed once at most, by itself or with one above it, together with all uncommitted overlays
+//!   below it.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -22,17 +22,18 @@ use crate::state::history::undo::ChangeList;
 use crate::state::overlays::{Chain, Layer, LayerCommit, LayerPart};
 use crate::state::view::View;
 
-/// A finished batch, and what it stands on.
+/// A finished batch, and the state below it.
 pub(super) struct BlockParts {
-    /// Goes first: with the outcomes the cache gets its share back, undo that this alone held included.
+    /// Dropped first: dropping the outcomes gives the cache its share back, with that of undo that this view alone
+    /// held.
     pub(super) view: View,
     pub(super) outcomes: Outcomes,
     pub(super) parent: Option<Overlay>,
-    /// The state that it was made on.
+    /// The state that the batch was made on.
     pub(super) prev: Tip,
     pub(super) roots: Roots,
     pub(super) blob: Arc<[u8]>,
-    /// As [`Target::layouts`].
+    /// As [`CommitTarget::layouts`](super::target::CommitTarget::layouts).
     pub(super) layouts: u64,
     pub(super) engine: Arc<Engine>,
 }
@@ -40,30 +41,30 @@ pub(super) struct BlockParts {
 /// What an overlay's handles share.
 pub(super) struct OverlayInner {
     pub(super) links: Mutex<OverlayLinks>,
-    /// The overlay that it was made on. A commit of this one lets go of it.
+    /// The overlay that this one was made on; released when this one is committed.
     parent: Weak<OverlayInner>,
     pub(super) layer: Arc<Layer>,
     /// The overlays that its session read, and this one.
     chain: Chain,
-    /// Held by whoever commits this overlay by itself. Empty once that was done. They go after what is above:
-    /// with them the cache gets its share back.
+    /// Locked by whoever commits this overlay by itself; empty after that. Dropped after the fields above: dropping
+    /// them gives the cache its share back.
     pub(super) outcomes: Mutex<Outcomes>,
     pub(super) prev: Tip,
     pub(super) roots: Roots,
     pub(super) blob: Arc<[u8]>,
     pub(super) engine: Arc<Engine>,
-    /// The last field, so that it goes last.
+    /// The last field, so that it is dropped last.
     _counted: CountedHandle,
 }
 
-/// What is below an overlay. A commit changes all of it at once.
+/// The state below an overlay. A commit replaces all of it at once.
 pub(super) struct OverlayLinks {
     pub(super) parent: Option<Overlay>,
-    /// The view that it was folded on; once committed, one that pins the state before.
+    /// The view that the overlay was folded on; once committed, a view that pins the state before.
     pub(super) view: View,
 }
 
-/// A block that is kept in memory as a state to be read. Clones are the same overlay.
+/// A block that is kept in memory as a readable state. Clones are the same overlay.
 #[derive(Clone)]
 pub struct Overlay(pub(super) Arc<OverlayInner>);
 
@@ -109,7 +110,7 @@ impl Overlay {
         self.0.roots.first()
     }
 
-    /// Root of namespace 0 in the state that it was made on.
+    /// Root of namespace 0 in the parent's state.
     pub fn prev_root(&self) -> Node {
         self.0.prev.roots.first()
     }
@@ -119,7 +120,7 @@ impl Overlay {
         &self.0.roots
     }
 
-    /// Roots of all namespaces of the state that it was made on.
+    /// Roots of all namespaces in the parent's state.
     pub fn prev_roots(&self) -> &Roots {
         &self.0.prev.roots
     }
@@ -129,44 +130,44 @@ impl Overlay {
         &self.0.blob
     }
 
-    /// Are both the same overlay, rather than two with the same state?
+    /// True when both are the same overlay, rather than two with the same state.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The overlay that it was made on, committed or not; `None` when that was a commit. Once this overlay is committed it keeps
-    /// nothing below alive: then `None`, too, when nobody else has the parent.
+    /// The overlay that this one was made on, committed or not; `None` when it was made on a commit. A committed
+    /// overlay keeps no overlay below alive: then `None`, too, when nobody else has the parent.
     pub fn parent(&self) -> Option<Self> {
         self.0.parent.upgrade().map(Self)
     }
 
-    /// Is it committed, by itself or with one above it?
+    /// True when the overlay is committed, by itself or with one above it.
     pub fn is_committed(&self) -> bool {
         self.commit_number().is_some()
     }
 
-    /// The number of the commit that it became part of, once there is one: its own, or that of the overlay
-    /// or block above it that was committed with it. In the latter case the commit's state is that one's, and
-    /// this overlay goes on to be read as it was.
+    /// The number of the commit that the overlay became part of: its own, or that of the overlay or block above it with
+    /// which it was committed. In the latter case the commit has the state of the upper one, and this overlay is still
+    /// read as it was.
     pub fn commit_number(&self) -> Option<u64> {
         let published = self.0.engine.db.commits.published();
         self.0.layer.commit().map(|taken| taken.number).filter(|commit| *commit <= published)
     }
 
-    /// Number of keys that it writes.
+    /// Number of keys that the overlay writes.
     pub fn change_count(&self) -> usize {
         self.change_lists().map(|(_, list)| list.len()).sum()
     }
 
-    /// Bytes of memory that it takes: its changes, what finds them, and what its commit needs. Undo that it holds is not
-    /// counted, nor are overlays below: those that were not committed when it was made stay as long as it does. While another
-    /// thread commits it, or finishes a batch over it, what its commit needs is not counted either.
+    /// Bytes of memory that the overlay takes: its changes, their lookup tables, and what its commit needs. Undo that
+    /// it holds is not counted, nor are overlays below: those that were uncommitted when it was made live as long as it
+    /// does. While another thread commits it, or finishes a batch over it, what its commit needs is not counted either.
     pub fn memory(&self) -> usize {
         let for_commit = self.0.outcomes.try_lock().map_or(0, |outcomes| outcomes.bytes);
         self.0.layer.bytes() + for_commit
     }
 
-    /// What it writes, in the order of namespaces and keys, with the values before.
+    /// The changes of the overlay, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
         changes(&self.0.engine.db, self.0.links.lock().view.base, self.change_lists())
     }
@@ -176,7 +177,7 @@ impl Overlay {
         parts.flat_map(|part| part.changes.iter().map(|list| (part.namespace, list)))
     }
 
-    /// The overlays from this one down that no commit has taken, newest first; and the commit below them.
+    /// The uncommitted overlays from this one down, newest first; and the commit below them.
     pub(super) fn uncommitted(&self) -> (Vec<Self>, u64) {
         let mut untaken = Vec::new();
         let mut at = self.clone();
@@ -201,15 +202,15 @@ impl Overlay {
         }
     }
 
-    /// A batch is about to be finished over it: the treelets of the pages that it changes follow it, once.
+    /// Advances the treelets of the pages that the overlay changes, once, before a batch is finished over it.
     pub(crate) fn advance_treelets(&self) {
-        // A thread that holds them commits it, which has the same effect, or is doing this.
+        // A thread that holds the lock commits the overlay, which has the same effect, or advances the treelets.
         if let Some(mut outcomes) = self.0.outcomes.try_lock() {
             outcomes.advance_treelets(self.0.layer.version());
         }
     }
 
-    /// Was it made through this open of the database?
+    /// True when the overlay was made through this open of the database.
     pub(crate) fn is_of(&self, engine: &Arc<Engine>) -> bool {
         Arc::ptr_eq(&self.0.engine, engine)
     }
@@ -218,7 +219,7 @@ impl Overlay {
     pub(crate) fn view(&self) -> (View, Tip) {
         let OverlayInner { links, chain, engine, roots, blob, .. } = &*self.0;
         let commits = &engine.db.commits;
-        // Under this lock the base stays pinned: it is the view's, or a commit after it.
+        // Under this lock the base stays pinned: it is the view's commit, or one after it.
         let links = links.lock();
         let (commit, chain) = chain.above_commit(commits.published());
         let number = commit.unwrap_or(links.view.base);
@@ -227,7 +228,7 @@ impl Overlay {
     }
 }
 
-/// Prefixes of the pages and of the regions that changed, with their nodes.
+/// Prefixes of the changed pages and of the changed regions, with their nodes.
 fn changed_nodes(chunks: &[ChunkOutcome]) -> [Vec<(Prefix, Node)>; 2] {
     let pages = chunks.iter().flat_map(|chunk| &chunk.nodes).map(|page| (page.prefix, page.node));
     let regions = chunks.iter().flat_map(|chunk| &chunk.regions);

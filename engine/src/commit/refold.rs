@@ -1,5 +1,5 @@
-//! Commit `refold`: what a flush has done to regions and layouts below a commit's chunks since its finish. Their trie may
-//! even be another one by now, with the same pairs.
+//! Commit `refold`: adapts a commit's chunks to the regions and layouts that flushes have changed since its finish.
+//! Their trie may even be another one by now, with the same pairs.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::state::TrieDb;
 use crate::state::history::undo::KeyUpdate;
 use crate::state::view::View;
 
-/// Is the region of an outcome not in the index any more?
+/// True when the region of an outcome is not in the index any more.
 fn is_region_replaced(index: &RegionIndex, outcome: &RegionOutcome) -> bool {
     !Arc::ptr_eq(index.region(outcome.region.prefix().first_key()), &outcome.region)
 }
 
-/// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
-/// They are stale, and folded again before they are used.
+/// Joins chunks whose regions have been joined since they were folded: a region belongs to one chunk. Joined chunks are
+/// stale, and folded again before they are used.
 pub(super) fn join_chunks(part: &mut CommitPart<'_>) {
     let CommitPart { db, chunks, .. } = part;
     let index = db.index.load();
@@ -48,9 +48,9 @@ pub(super) fn join_chunks(part: &mut CommitPart<'_>) {
     });
 }
 
-/// Commit `refold`: brings the chunks to the layouts of now below which a flush has split or merged pages since they were
-/// folded. It folds on the state that they were folded on, so that they stay true when another commit
-/// comes first. What it gives leads to the roots of the finish, or the commit fails.
+/// Commit `refold`: brings chunks to the present layouts, where a flush has split or merged pages since they were
+/// folded. It folds on the state that they were folded on, so that they stay true when another commit comes first. The
+/// result must have the roots of the finish, or the commit fails.
 pub(super) fn refold_stale(
     finisher: &Finisher,
     target: &CommitTarget<'_>,
@@ -84,14 +84,14 @@ pub(super) fn refold_stale(
     Ok(())
 }
 
-/// A write of what a change has written.
+/// The write access that makes a change.
 pub(super) fn write_access(changed: &KeyUpdate) -> KeyAccess {
     KeyAccess { key: changed.key, reads: false, writes: Some(changed.new.clone()) }
 }
 
-/// Brings a chunk to the layout of now where its regions are as of the commit that it follows, which has the state that it was
-/// folded on: pages that are still there keep their nodes, those that have come are folded, and the nodes above are computed.
-/// False, and nothing is changed, where they are not, or change meanwhile.
+/// Brings a chunk to the present layout where its regions are as of the commit that it follows, which has the state
+/// that it was folded on: remaining pages keep their nodes, new pages are folded, and the nodes above are computed.
+/// False, and nothing is changed, where the regions are not so, or change meanwhile.
 fn follow_layout(
     db: &TrieDb,
     finisher: &Finisher,
@@ -105,7 +105,7 @@ fn follow_layout(
     let find = |nodes: &[PageNode], prefix: &Prefix| {
         nodes.binary_search_by_key(prefix, |node| node.prefix).ok()
     };
-    // Both passes must see one layout: a page that comes in between may have changes of a new page and of one that was known.
+    // Both passes must see one layout: a page that appears in between may share changes with a page of the first pass.
     let (mut came, mut layouts) = (Vec::new(), Vec::new());
     let known = visit_regions(&index, follows, &chunk.changes, |_, state, changes| {
         layouts.push(state.layout_version());
@@ -143,7 +143,7 @@ fn follow_layout(
         let Nodes::Resident(tiling) = state.nodes() else { return false };
         let old = match kind(tiling.own_node()) {
             NodeKind::Terminator => Occupancy::Empty,
-            // Of which key is not known.
+            // The leaf's key is not known.
             NodeKind::Leaf => return false,
             NodeKind::Internal => Occupancy::Many,
         };
@@ -178,7 +178,7 @@ fn child_index(child: usize) -> u32 {
     u32::try_from(child).expect("a region has fewer than 2^32 children")
 }
 
-/// Shows each region in which something changes, as of a commit that is published. False when it is newer, or `each` says so.
+/// Visits each region with changes, as of a published commit. False when the region is newer, or `each` returns false.
 fn visit_regions(
     index: &RegionIndex,
     commit: u64,
@@ -199,7 +199,7 @@ fn visit_regions(
     true
 }
 
-/// Shows each page in which something changes, with its number in the region and its prefix, until `each` says no.
+/// Visits each page with changes, with its number in the region and its prefix, until `each` returns false.
 fn visit_pages(
     state: &RegionState,
     mut rest: &[KeyUpdate],
@@ -217,7 +217,7 @@ fn visit_pages(
     true
 }
 
-/// Changes, of which the first is below a prefix: those below it, and the others.
+/// Splits changes, of which the first is below a prefix: those below it, and the rest.
 fn split_below<'a>(
     changes: &'a [KeyUpdate],
     prefix: &Prefix,

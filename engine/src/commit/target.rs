@@ -1,4 +1,4 @@
-//! What a commit leads from and to, and what it does in each namespace.
+//! The states that a commit leads from and to, and its part in each namespace.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,26 +25,28 @@ pub struct CommitOptions {
 }
 
 impl CommitOptions {
-    /// As `commit` does it: on any state that is equal to the parent's, together with the overlays below, and waiting.
+    /// The defaults of `commit`: on any state that is equal to the parent's, together with the overlays below, and
+    /// waiting.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only directly behind the parent: the newest commit must be the one that it was made on, or the own commit of the overlay that
-    /// it was made on (default: false). Otherwise it is enough that roots and blob are equal.
+    /// Only directly behind the parent: the newest commit must be the one that the block was made on, or the own commit
+    /// of the overlay that it was made on (default: false). Otherwise equal roots and blob are enough.
     #[must_use]
     pub fn exact(self, exact: bool) -> Self {
         Self { exact, ..self }
     }
 
-    /// May it wait for other commits, for a finish over the same overlay, and for the background to make room (default: true)? Without
-    /// that it gives [`Error::WouldWait`]. It waits for its own write and sync in any case.
+    /// Whether the commit may wait for other commits, for a finish over the same overlay, and for the background to
+    /// make room (default: true). Without that it gives [`Error::WouldWait`]. It waits for its own write and sync in
+    /// any case.
     #[must_use]
     pub fn wait(self, wait: bool) -> Self {
         Self { no_wait: !wait, ..self }
     }
 
-    /// Waits for the commit of another thread, if it may.
+    /// Waits for the commit of another thread, if waiting is allowed.
     pub(super) fn wait_for(self, db: &TrieDb, number: u64) -> Result<()> {
         if self.no_wait && db.commits.published() < number {
             return Err(Error::WouldWait);
@@ -53,33 +55,33 @@ impl CommitOptions {
     }
 }
 
-/// What a commit leads from and to.
+/// The states that a commit leads from and to.
 #[derive(Clone, Copy)]
 pub(crate) struct CommitTarget<'a> {
     /// The state that the changes were folded on, pinned.
     pub(crate) view: &'a View,
     /// The commit that has this state, as far as the caller knows.
     pub(crate) parent: u64,
-    /// Roots and blob say nothing of dropped tries: a commit that adds, drops or restores namespaces is exact.
+    /// Roots and blob do not cover dropped tries: a commit that adds, drops or restores namespaces is exact.
     pub(crate) options: CommitOptions,
     pub(crate) prev: &'a Tip,
     pub(crate) roots: &'a Roots,
     pub(crate) blob: &'a Arc<[u8]>,
-    /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is
-    /// added or dropped. And of plain ones whose digest is not made of their changes.
+    /// Entry kinds of namespaces that exist on one side only, ascending; a namespace that is added or dropped has no
+    /// changes here. And of plain ones whose digest is not made of their changes.
     pub(crate) entry_kinds: &'a [(u8, EntryKind)],
     /// The overlays that become part of the commit, and whether its state is theirs.
     pub(crate) layers: &'a [(&'a Layer, bool)],
-    /// Layouts had changed so often before the first chunk was folded; `None` where that is not known.
+    /// The counter of layout changes before the first chunk was folded; `None` where that is not known.
     pub(crate) layouts: Option<u64>,
-    /// Set when the commit has its ticket, and with it these overlays.
+    /// Set when the commit, and with it these overlays, has its ticket.
     pub(crate) has_ticket: &'a Cell<bool>,
 }
 
 /// A namespace that a commit changes.
 pub(super) struct CommitPart<'a> {
     pub(super) db: Arc<TrieDb>,
-    /// Of the state that its changes were folded on.
+    /// A view of the state that the changes were folded on.
     pub(super) view: View,
     pub(super) chunks: &'a mut Vec<ChunkOutcome>,
 }
@@ -100,7 +102,7 @@ pub(super) fn parts<'a>(
     outcomes.iter_mut().map(part).collect()
 }
 
-/// Waits until a commit that has its ticket is published.
+/// Waits until a commit with a ticket is published.
 pub(crate) fn wait_for_publication(db: &TrieDb, number: u64) -> Result<()> {
     let published = || db.commits.published() >= number;
     if published() {

@@ -1,4 +1,5 @@
-//! Commit `wait`: commits wait while there are too many pending changes or too much log, or too little room on the device.
+//! Commit `wait`: commits wait while there are too many buffered changes or too much log, or too little room on the
+//! device.
 
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use crate::state::pages::space::SpaceDemand;
 
 /// The longest time that a commit waits for room on the device.
 pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a change takes beside its value: key, lengths, nodes.
+/// Bytes that a change takes beside its value: key, lengths, nodes.
 const CHANGE: usize = 64;
 
-/// Waits while pending changes or the log are over their limits, or the device has too little room for these
-/// outcomes, until the background has made room or says that it cannot; `at_once` gives an error instead.
+/// Waits while buffered changes or the log are over their limits, or the device has too little room for these outcomes,
+/// until the background has made room or reports that it cannot; with `no_wait` gives an error instead.
 pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> Result<()> {
     let wanted = space_demand(db, outcomes);
     let pending_is_full = || db.budget.is_buffered_over_limit();
@@ -36,7 +37,7 @@ pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> 
     }
     let since = db.pace.now();
     let mut outcome = Ok(());
-    // What pends takes room in the log and, for its pages, on the device.
+    // Buffered changes take room in the log and, for their pages, on the device.
     let draining = room.is_err().then(|| db.pace.begin_drain());
     db.pace.wake();
     let is_over = db.pace.wait(draining.as_ref().map(|_| ROOM_TIMEOUT), &mut || {
@@ -45,7 +46,7 @@ pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> 
             room = db.admit(wanted);
         }
         outcome = check_waiting_helps(db, buffered, log, &room);
-        // While the caller holds the background back, waiting would never end.
+        // While the caller pauses the background, waiting would never end.
         outcome.is_err() || db.pace.is_paused() || !(buffered || log || room.is_err())
     });
     let waited = db.pace.now().saturating_sub(since);
@@ -53,13 +54,13 @@ pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> 
     Counters::add(&db.counters.stalled_micros, waited);
     tracing::debug!(microseconds = waited, "a commit has waited for the background");
     if !is_over && room.is_ok() {
-        // There is room by now: for the other limits it waits as long as it takes.
+        // The device has room now: the other limits are waited for without a timeout.
         return throttle(db, outcomes, no_wait);
     }
     outcome.and(room)
 }
 
-/// What these outcomes take on the device.
+/// The space on the device that these outcomes need.
 fn space_demand(db: &TrieDb, outcomes: &[TrieOutcome]) -> SpaceDemand {
     let mut wanted = SpaceDemand::default();
     let keeps_history = db.commits.undo.has_history();
@@ -81,7 +82,7 @@ fn space_demand(db: &TrieDb, outcomes: &[TrieOutcome]) -> SpaceDemand {
     wanted
 }
 
-/// The error of what no waiting helps against, if there is anything like that.
+/// The error of a condition that waiting does not end, if there is one.
 fn check_waiting_helps(db: &TrieDb, buffered: bool, log: bool, room: &Result<()>) -> Result<()> {
     db.commits.sequencer.lock().check_open()?;
     let stuck = db.pace.flush_error(db.commits.published());
@@ -89,7 +90,7 @@ fn check_waiting_helps(db: &TrieDb, buffered: bool, log: bool, room: &Result<()>
         let shortens = db.can_checkpoint_free_room()
             && !db.pace.is_checkpoint_full()
             && db.pace.checkpoint_error().is_none();
-        // Pages that a flush has replaced are free when its record is durable and no reader can be at them.
+        // Pages that a flush has replaced become free when its record is durable and no reader uses them.
         let helps = db.is_being_drained() || shortens || db.space.has_retired_leaves();
         if !matches!(error, Error::Full(_)) || !helps {
             return Err(error.clone());

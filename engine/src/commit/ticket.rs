@@ -29,18 +29,17 @@ use crate::state::overlays::LayerCommit;
 use crate::state::pages::space::TentativeRuns;
 use crate::timings::Phase;
 
-/// Tries to get a ticket before flushes that change a layout are held off.
+/// Attempts to get a ticket before flushes that change a layout are held off.
 const TRIES: u32 = 3;
 
-/// Sections of fewer changes are encoded by one thread: it takes as long as waking workers.
+/// Sections of fewer changes are encoded by one thread: waking workers takes as long.
 const PARALLEL_SECTIONS: usize = 4096;
 
 /// A commit whose record is queued.
 pub(super) struct QueuedCommit {
     /// The log position at which the record ends.
     pub(super) end: LogPos,
-    /// What the commit replaces beside values, where there is a history: the nodes of each part, and the
-    /// commit before.
+    /// The nodes that each part replaces, and the commit before, where there is a history.
     pub(super) replaced: Option<(Vec<ReplacedNodes>, PriorCommit)>,
 }
 
@@ -58,8 +57,8 @@ pub(super) fn take_ticket(
     loop {
         tries += 1;
         let tries_now = db.tries.list();
-        // Holds off flushes that change layouts, in all namespaces: the sequencer counts these together. Whoever
-        // holds several takes them in the order of namespaces, and all others hold one.
+        // Holds off flushes that change layouts, in all namespaces: the sequencer counts them together. Whoever holds
+        // several indexes takes them in the order of namespaces; all others hold one.
         let held = || tries_now.iter().map(|trie| trie.index.hold_structure()).collect::<Vec<_>>();
         let hold = (tries > TRIES).then(held);
         let layouts = if tries == 1 {
@@ -125,10 +124,10 @@ pub(super) fn take_ticket(
     }
 }
 
-/// The blob before the commit. The nodes in memory are those before it, too: its parent is the newest one.
+/// The blob before the commit. The nodes in memory are as of that state, too: its parent is the newest one.
 fn parent_blob(db: &TrieDb, target: &CommitTarget<'_>) -> Result<Arc<[u8]>> {
     let base = target.parent;
-    // Nodes in memory are those of the parent once that is published.
+    // Nodes in memory are the parent's once that is published.
     wait_for_publication(db, base)?;
     let tip = db.commits.tip();
     if tip.number != base {
@@ -137,15 +136,15 @@ fn parent_blob(db: &TrieDb, target: &CommitTarget<'_>) -> Result<Arc<[u8]>> {
     Ok(tip.blob)
 }
 
-/// Encodes the sections of a part; with a history also what it replaces, and gives what of that are nodes. The caller sees to
-/// it that the layouts are those of the chunks.
+/// Encodes the sections of a part; with a history also the replaced items; returns the replaced nodes. The caller makes
+/// sure that the layouts are those of the chunks.
 fn encode_sections(
     db: &TrieDb,
     chunks: &[ChunkOutcome],
     history: bool,
 ) -> (Vec<Section>, ReplacedNodes) {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
-    // Behind the fold of another session's finish it would wait for that, and the log's write with it.
+    // While another session's fold is running, the workers would wait for it, and the log's write with them.
     let alone = changes < PARALLEL_SECTIONS || db.pace.foreground.is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
@@ -165,10 +164,10 @@ fn encode_sections(
     (sections, all)
 }
 
-/// As many bytes as a change of a value of 32 bytes takes in the record, and more than a page's node.
+/// Bytes that a change of a value of 32 bytes takes in the record, more than a page's node takes.
 const ENTRY_BYTES: usize = 72;
 
-/// What the record has of a chunk, and what that replaces beside values.
+/// The record's section of a chunk, and the nodes that the chunk replaces.
 fn encode_section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNodes) {
     let [changes, nodes] =
         [chunk.changes.len(), chunk.nodes.len()].map(|count| count * ENTRY_BYTES);
@@ -197,14 +196,14 @@ fn encode_section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNode
     (section, replaced)
 }
 
-/// Those of a chunk.
+/// The nodes that a chunk replaces.
 fn replaced_nodes(chunk: &ChunkOutcome) -> ReplacedNodes {
     let mut nodes = ReplacedNodes::default();
     nodes.pages.reserve_exact(chunk.nodes.len());
     for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
         let state = outcome.region.read();
         nodes.regions.push((*outcome.region.prefix(), *state.own_node()));
-        // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
+        // A layout that has changed since is noticed before the ticket: this result is then not written.
         let same = state.layout_version() == outcome.layout_version && !state.is_retired();
         for page in &chunk.nodes[outcome.nodes.clone()] {
             let own = if same { state.node(page.child as usize) } else { None };
@@ -214,8 +213,8 @@ fn replaced_nodes(chunk: &ChunkOutcome) -> ReplacedNodes {
     nodes
 }
 
-/// May a commit on this parent take the next ticket? Gives the commit that it follows, which may be another one with
-/// the same roots and blob, unless the target is exact.
+/// Checks that a commit on this parent may take the next ticket. Gives the commit that it follows, which may be another
+/// one with the same roots and blob, unless the target is exact.
 pub(super) fn check_parent(db: &TrieDb, target: &CommitTarget<'_>) -> Result<u64> {
     let state = db.commits.sequencer.lock();
     state.check_open()?;
@@ -234,7 +233,7 @@ pub(super) fn check_parent(db: &TrieDb, target: &CommitTarget<'_>) -> Result<u64
     Ok(state.newest.number)
 }
 
-/// Is the commit that this one follows still the newest?
+/// Checks that the followed commit is still the newest.
 fn check_still_newest(state: &SequencerState, target: &CommitTarget<'_>) -> Result<()> {
     state.check_open()?;
     if state.newest.number != target.parent || has_committed_layer(target) {
@@ -243,7 +242,7 @@ fn check_still_newest(state: &SequencerState, target: &CommitTarget<'_>) -> Resu
     state.check_not_loading()
 }
 
-/// Has another commit taken one of its overlays? Their parent's state may have come back since.
+/// True when another commit has taken one of the overlays. Their parent's state may have come back since.
 fn has_committed_layer(target: &CommitTarget<'_>) -> bool {
     target.layers.iter().any(|(layer, _)| layer.commit().is_some())
 }

@@ -5,9 +5,9 @@ use pleach_io::IoError;
 use super::Error;
 
 impl Error {
-    /// The number of this kind of error. A number keeps its meaning from version to version and is never used again. The hundreds
-    /// group them: 1 the device, 2 the folder and how it is opened, 3 damage, 4 a call that asks for what cannot be, 5 others
-    /// who hold or have overtaken something, 6 the state of the open database.
+    /// The number of this kind of error. A number keeps its meaning from version to version and is never used again.
+    /// Hundreds are groups: 1 the device, 2 the folder and the open, 3 damage, 4 a call that cannot work, 5 conflicts
+    /// with other handles or commits, 6 the state of the open database.
     pub fn code(&self) -> u16 {
         match self {
             Self::Io(IoError::Locked { .. }) => 102,

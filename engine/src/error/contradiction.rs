@@ -1,4 +1,4 @@
-//! What contradicts what in a database whose parts are intact, each for itself.
+//! Contradictions between parts of a database that are intact each for itself.
 
 use pleach_beatree::space::SpaceError;
 use pleach_core::page::OverflowError;
@@ -17,33 +17,33 @@ pub enum Contradiction {
     /// An image contradicts the superblock, or itself.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// A page is taken twice, or free twice, or outside its file.
+    /// A page is allocated twice, or free twice, or outside its file.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// The map of the overflow file does not fit the file, or what records name.
+    /// The map of the overflow file does not fit the file, or the runs that records name.
     #[error("the overflow map: {0}")]
     OverflowMap(SpaceError),
-    /// A page file is longer than page numbers reach.
+    /// A page file is longer than page numbers allow.
     #[error("{file} has {bytes} bytes: more than page numbers reach")]
     FileTooLong {
         /// File name.
         file: &'static str,
-        /// Its length.
+        /// The file's length in bytes.
         bytes: u64,
     },
-    /// A leaf page is named by a number that no leaf page has.
+    /// The number of a leaf page is too large.
     #[error("leaf page {page} is beyond the largest page number")]
     LeafNumber {
         /// The number.
         page: u64,
     },
-    /// An upper branch page names a child and no page of it.
+    /// An upper branch page names a child without a page.
     #[error("the branch below {prefix:?} has no page")]
     BranchWithoutPage {
-        /// The child.
+        /// The child's prefix.
         prefix: Prefix,
     },
-    /// Changes pend in the image on a prefix that no region has.
+    /// The image has buffered changes for a prefix that no region has.
     #[error("the buffered changes of {prefix:?} belong to no region")]
     BufferedOutsideRegions {
         /// The prefix.
@@ -54,10 +54,10 @@ pub enum Contradiction {
     Record {
         /// Where the record begins.
         position: LogPos,
-        /// What is wrong with it.
+        /// What is wrong with the record.
         error: BodyError,
     },
-    /// A commit record has an overflow cell that is none.
+    /// An overflow cell in a commit record is invalid.
     #[error("an overflow cell of commit {commit} in the log: {error}")]
     OverflowCell {
         /// The commit.
@@ -68,12 +68,12 @@ pub enum Contradiction {
     /// The log skips or repeats a commit.
     #[error("commit {found} follows commit {before}")]
     CommitOrder {
-        /// The commit before.
+        /// The number of the commit before.
         before: u64,
-        /// The commit of the next record.
+        /// The number of the next record's commit.
         found: u64,
     },
-    /// The commits since a past one do not lead back to its root.
+    /// The commits since a past commit do not lead back to its root.
     #[error(
         "commit {commit} had root {}, what was kept of it leads to {}",
         hex(expected),
@@ -82,20 +82,20 @@ pub enum Contradiction {
     RollbackRoot {
         /// The commit.
         commit: u64,
-        /// Its root.
+        /// The commit's root.
         expected: Node,
-        /// The root of what was kept.
+        /// The root that undo leads to.
         found: Node,
     },
-    /// A backup was verified, and is not the state that was backed up.
+    /// A verified backup does not have the state that was backed up.
     #[error(
         "the backup is wrong: {what}; remove it, and run `pleach check` on the database when it is closed"
     )]
     Backup {
-        /// What is wrong with it.
+        /// What is wrong with the backup.
         what: String,
     },
-    /// A salvage has read everything twice, and other pages could be read the second time.
+    /// A salvage has read everything twice, and found other pages readable the second time.
     #[error(
         "{first} pages could not be used when they were read first, and {second} the second time: the device errs now and then; \
          try it again"
@@ -103,10 +103,10 @@ pub enum Contradiction {
     ReadsDiffer {
         /// Pages that could not be used the first time.
         first: usize,
-        /// And the second time.
+        /// Pages that could not be used the second time.
         second: usize,
     },
-    /// A roll forward was begun on another state, or leads to another one.
+    /// A roll forward started from another state, or leads to another one.
     #[error(
         "commit {commit} of the damaged database has another root of namespace {namespace}: give the number of the commit \
          whose state the database has"
@@ -117,7 +117,7 @@ pub enum Contradiction {
         /// The namespace.
         namespace: u8,
     },
-    /// A commit that is to be made again has brought back a dropped namespace, and the database does not have it.
+    /// A commit that is to be made again restores a dropped namespace, which the database does not have.
     #[error(
         "commit {commit} of the damaged database is a rollback to a state with a dropped namespace, which is not in the \
          history here: begin with a later backup, or open this one with a longer history (option `history`)"
@@ -126,7 +126,7 @@ pub enum Contradiction {
         /// The commit.
         commit: u64,
     },
-    /// A commit record makes something of a namespace that is not there as it says.
+    /// A commit record changes, adds, drops or restores a namespace that is not in the state for that.
     #[error("the record of commit {commit} does not fit namespace {namespace} before it")]
     NamespaceEntry {
         /// The commit.
@@ -150,17 +150,17 @@ pub enum Contradiction {
         /// The namespace.
         namespace: u8,
     },
-    /// A commit record was made on another root than the state before it has.
+    /// A commit record was made on another root than that of the state before it.
     #[error("commit {commit} was made on another root")]
     CommitRoot {
         /// The commit.
         commit: u64,
     },
-    /// The pairs of a range, or what changed in it, are not what the proofs of its keys say.
+    /// The pairs or changes of a range do not fit the proofs of its keys.
     #[error("a proof of a range does not fit together: {0}")]
     Proof(BuildError),
-    /// The nodes in memory lead to another root than a state's: a block or a proof on it would be wrong. What is stored
-    /// may be right: opening the database again reads all nodes anew.
+    /// The nodes in memory lead to another root than a state's: a block or a proof on it would be wrong. The stored
+    /// nodes may be right: opening the database again reads all nodes anew.
     #[error(
         "the nodes in memory lead to {}, not to the root {} of the state: close the database and open it again",
         found.map_or("no root".into(), |found| hex(found.to_bytes())), hex(expected.to_bytes())
@@ -171,7 +171,7 @@ pub enum Contradiction {
         /// The root that was found; `None` when the nodes fit no trie.
         found: Option<Node>,
     },
-    /// A commit record has a node of a prefix that no page has.
+    /// A commit record has a node for a prefix that no page has.
     #[error("commit {commit} has a node of {prefix:?}, which is the prefix of no page")]
     NodeWithoutPage {
         /// The commit.
@@ -179,7 +179,7 @@ pub enum Contradiction {
         /// The prefix.
         prefix: Prefix,
     },
-    /// A location record moves pages of two regions as if they were one's.
+    /// A location record moves pages of two regions as if they were of one.
     #[error("the location record at {position:#x} reaches over a region")]
     RelocationOverRegion {
         /// Where the record begins.
@@ -190,17 +190,17 @@ pub enum Contradiction {
     RelocationOfOtherPages {
         /// Where the record begins.
         position: LogPos,
-        /// The range that it replaces.
+        /// The prefix of the range that it replaces.
         prefix: Prefix,
     },
-    /// A location record joins regions that are not there, or one of which has it applied and the other not.
+    /// A location record joins regions that do not exist, or only one of which has it applied.
     #[error(
         "the location record at {position:#x} joins regions below {prefix:?} that are not two halves"
     )]
     JoinedRegions {
         /// Where the record begins.
         position: LogPos,
-        /// The prefix of both.
+        /// The prefix of the joined region.
         prefix: Prefix,
     },
     /// Neither the nodes of a namespace nor its pairs lead to the root that the newest commit has recorded.
@@ -219,7 +219,7 @@ pub enum Contradiction {
         /// The root of the pairs.
         found: Node,
     },
-    /// The pairs of a namespace, as they were read, do not lead to the root of their state.
+    /// The pairs of a namespace, as they were read, do not have the root of their state.
     #[error(
         "the pairs of namespace {namespace} at commit {commit} give the root {}, not {}: run `pleach check` on the closed \
          database",
@@ -244,7 +244,7 @@ pub enum Contradiction {
         /// The key.
         key: Key,
     },
-    /// Pages, and what pends on them, do not fold to the node that the index has.
+    /// Pages and the changes buffered for them do not fold to the node in the index.
     #[error("the pairs below {prefix:?} do not fold to the node in the index")]
     Fold {
         /// The prefix of the node.
@@ -258,22 +258,22 @@ pub enum Contradiction {
         /// Page number.
         page: u64,
     },
-    /// The nodes of a region left memory each time they were brought back.
+    /// The nodes of a region were evicted each time they were read again.
     #[error("the nodes over {} were evicted each time before they could be used", hex(key))]
     NodesEvicted {
         /// A key of the region.
         key: Key,
     },
-    /// A region changed each time its nodes were folded.
+    /// A region changed each time that its nodes were folded.
     #[error("{prefix:?} kept changing while it was hashed")]
     RegionKeepsChanging {
-        /// The region.
+        /// The region's prefix.
         prefix: Prefix,
     },
-    /// Regions were merged, which nobody does.
+    /// Regions were merged during a fold, which nothing does.
     #[error("regions were merged while a batch was folded over them")]
     RegionsMerged,
-    /// The changes of a chain of overlays, merged, do not lead to its root.
+    /// The merged changes of a chain of overlays do not lead to its root.
     #[error(
         "an overlay's root is not the root of its merged changes: {}, not {}",
         hex(found.to_bytes()), hex(expected.to_bytes())
@@ -292,17 +292,17 @@ pub enum Contradiction {
         /// Page number.
         page: u64,
     },
-    /// A page of a run of the history is another run's, or has what no writer makes.
+    /// A page of a run of the history is another run's, or has invalid contents.
     #[error("page {page} of {file}, of a run of the history: {what}")]
     HistoryRun {
         /// File name.
         file: &'static str,
         /// Page number.
         page: u64,
-        /// What is wrong with it.
+        /// What is wrong with the page.
         what: &'static str,
     },
-    /// A long value does not have the hash that its cell names.
+    /// A long value does not have the hash in its cell.
     #[error("a long value does not have the hash that its cell names: page {page} of {file}")]
     ValueHash {
         /// File name.
@@ -313,10 +313,10 @@ pub enum Contradiction {
     /// A long value is longer than this machine can hold.
     #[error("a value of {bytes} bytes")]
     ValueLength {
-        /// Its length, as its cell says.
+        /// The length in the cell.
         bytes: u64,
     },
-    /// The runs of a long value do not fit a cell.
+    /// The runs of a long value do not fit into a cell.
     #[error("a long value's extents cannot be named: {0}")]
     ValueRuns(OverflowError),
 }

@@ -1,6 +1,6 @@
 //! Bytes as text.
 
-/// Bytes as `Debug` of the handles shows them.
+/// Shows bytes in the `Debug` output of handles.
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl std::fmt::Debug for Hex<'_> {

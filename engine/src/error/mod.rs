@@ -1,4 +1,4 @@
-//! What can go wrong, in one enum that a caller can match on.
+//! The errors of the engine, in one enum that a caller can match on.
 
 mod code;
 mod contradiction;
@@ -34,9 +34,9 @@ pub use outcome::{Advice, Outcome};
 
 /// An error of the engine.
 ///
-/// [`Error::outcome`] says what became of the operation that gave it, [`Error::advice`] what to do,
-/// [`Error::device`] what the device said. Its text has that of its causes, so
-/// [`source`](std::error::Error::source) gives none: who prints a chain of causes would print them twice.
+/// [`Error::outcome`] says what became of the operation that gave it, [`Error::advice`] what to do, [`Error::device`]
+/// what the device said. Its text includes the texts of its causes, so [`source`](std::error::Error::source) gives
+/// none: printing the chain of causes would repeat them.
 // Its tag takes a word: with a tag of one byte a `Result` is moved with the seven bytes behind that, in pieces that
 // reach over what was stored in one, and each pair of an iterator waits for the memory (6 of 36 ns).
 #[derive(Clone, Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ pub enum Error {
     /// The log cannot be read or written.
     #[error(transparent)]
     Log(LogError),
-    /// A superblock, the incarnation or the folder is not what it should be.
+    /// A superblock, the incarnation file or the folder is invalid.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
     /// The folder holds other files.
@@ -60,7 +60,7 @@ pub enum Error {
         /// A file in it.
         found: String,
     },
-    /// There is no database in the folder, or no folder.
+    /// The folder is missing, or has no database.
     #[error("there is no database in {folder}: create one (option `create`) or give another")]
     Missing {
         /// The folder.
@@ -69,23 +69,23 @@ pub enum Error {
     /// The database cannot be created here.
     #[error(transparent)]
     Creation(#[from] CreationError),
-    /// The incarnation file is not what it should be.
+    /// The incarnation file is invalid.
     #[error(transparent)]
     Incarnation(#[from] IncarnationError),
-    /// The log cannot be believed.
+    /// The log is damaged.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// A page is not what its page number says.
+    /// A page is damaged, or is not the page of this number.
     #[error("page {page} of {file}: {error}")]
     Page {
         /// File name.
         file: &'static str,
         /// Page number.
         page: u64,
-        /// What is wrong with it.
+        /// What is wrong with the page.
         error: PageError,
     },
-    /// A page is intact but not the one its parent expects: a lost or misdirected write.
+    /// A page is intact, but not the one that its parent expects: a lost or misdirected write.
     #[error(
         "page {page} of {file} is stale: its parent expects tag {expected:#010x}, found {found:#010x}"
     )]
@@ -99,7 +99,7 @@ pub enum Error {
         /// Tag of the page.
         found: u32,
     },
-    /// A page is intact and of another image than the one that is read: a lost or misdirected write.
+    /// A page is intact, but of another image than the one that is read: a lost or misdirected write.
     #[error(
         "page {page} of {file} belongs to image {found:#x}, not to {expected:#x}: it was written for another checkpoint"
     )]
@@ -121,16 +121,16 @@ pub enum Error {
         /// File name.
         file: String,
     },
-    /// A file of the database is shorter than what lies in it.
+    /// A file of the database is shorter than its contents.
     #[error(
         "the file {file} has {found} bytes, what the database has in it ends at {expected}: it was cut"
     )]
     ShortFile {
         /// File name.
         file: &'static str,
-        /// Its length.
+        /// The file's length in bytes.
         found: u64,
-        /// Bytes that it must have at least.
+        /// Bytes that the file must have at least.
         expected: u64,
     },
     /// Intact parts contradict each other.
@@ -145,9 +145,9 @@ pub enum Error {
         expected.map_or("Pleach has none of that name".to_owned(), |name| format!("opened with {name}"))
     )]
     WrongHasher {
-        /// Name of the hasher that the options gave, if they gave one.
+        /// Name of the hasher in the options, if they gave one.
         expected: Option<&'static str>,
-        /// Name of the database's own.
+        /// Name of the database's hasher.
         found: String,
     },
     /// The state that a block was made on is no longer the newest.
@@ -160,16 +160,16 @@ pub enum Error {
         /// Newest commit.
         tip: u64,
     },
-    /// A commit that may not wait ([`CommitOptions::wait`](crate::CommitOptions::wait)) would have to, for another commit or for
-    /// room.
+    /// A commit that may not wait ([`CommitOptions::wait`](crate::CommitOptions::wait)) would have to wait, for another
+    /// commit or for room.
     #[error("the commit would have to wait: try it again, or let it wait")]
     WouldWait,
-    /// An exact commit ([`CommitOptions::exact`](crate::CommitOptions::exact)) of what was made on an overlay that is not
-    /// committed.
+    /// An exact commit ([`CommitOptions::exact`](crate::CommitOptions::exact)) of a block or overlay whose parent is an
+    /// uncommitted overlay.
     #[error("the overlay below is not committed: commit it first, or begin again if it is gone")]
     ParentNotCommitted,
-    /// The commit is not readable any more: it is beyond the history, and what later commits replaced took more memory
-    /// than undo may take; or the history took more disk than it may.
+    /// The commit is not readable any more: it is older than the history, and later commits replaced more than fits
+    /// into the memory for undo; or the history took more disk than it may.
     #[error(
         "commit {commit} cannot be read any more, the oldest that can is {oldest}: for more give the \
          options `history`, `history_bytes` or `history_mib` more"
@@ -180,7 +180,7 @@ pub enum Error {
         /// The oldest commit that can be read by its number.
         oldest: u64,
     },
-    /// The commit was in the history, and a run of it, or the log, is damaged there or behind it.
+    /// The commit was in the history, but a run or the log is damaged there or behind it.
     #[error(
         "commit {commit} is lost, commits {oldest} to {newest} can be read: {cause}; only a copy of the folder \
          from before the damage has it"
@@ -202,13 +202,13 @@ pub enum Error {
          without the option `require_history`", short(cause.as_deref())
     )]
     HistoryShort {
-        /// The oldest commit that there should be; 0 where nothing says which that is.
+        /// The oldest commit that there should be; 0 where no record has it.
         wanted: u64,
         /// The oldest commit that can be read.
         oldest: u64,
         /// The newest commit.
         newest: u64,
-        /// The damage; none where the history takes more log than it may.
+        /// The damage; `None` where the history takes more than it may.
         cause: Option<Box<Error>>,
     },
     /// There is no such commit yet.
@@ -219,12 +219,12 @@ pub enum Error {
         /// The newest commit.
         tip: u64,
     },
-    /// A rollback by more commits than there are.
+    /// A rollback by more commits than the history has.
     #[error("cannot go back so far: {commits} commits were wanted, the history goes back {most}")]
     TooFarBack {
-        /// By how many commits.
+        /// Commits to go back by.
         commits: u64,
-        /// By how many it can go back.
+        /// Commits that it can go back by at most.
         most: u64,
     },
     /// The overlay is of another database, or of an earlier open of this one.
@@ -232,8 +232,8 @@ pub enum Error {
         "the overlay is of another open database: use overlays of this one, or make its block again here"
     )]
     ForeignOverlay,
-    /// The session is of another open of a database, or the namespace is another one: two states are
-    /// compared within one.
+    /// The session is of another open of a database, or the namespace is another one: only states of the same can be
+    /// compared.
     #[error("not of the same open database and namespace: compare two states of one")]
     ForeignSession,
     /// A range whose first key comes after its last one.
@@ -244,10 +244,10 @@ pub enum Error {
         /// Its last key.
         last: pleach_core::Key,
     },
-    /// The same key twice in one batch.
+    /// A batch has the same key twice.
     #[error("key {} is in the batch twice: merge its accesses into one", hex(.0))]
     RepeatedKey(pleach_core::Key),
-    /// The batch does not fit a log record.
+    /// The batch does not fit into a log record.
     #[error("the batch takes {bytes} bytes in the log, the limit is {limit}: commit it in parts")]
     BatchTooLarge {
         /// Bytes of the record.
@@ -274,14 +274,14 @@ pub enum Error {
     /// The state has no namespace of this number.
     #[error("there is no namespace {0} in this state: add it first, or use another one")]
     Namespace(u8),
-    /// The namespace is plain: it has no trie, so that nothing of it can be proven.
+    /// The namespace is plain: it has no trie, so that nothing in it can be proven.
     #[error("namespace {0} is plain: it has no trie to prove anything of, read it without proofs")]
     Plain(u8),
     /// There is a namespace of this number already. Namespace 0 is always there, and cannot be dropped.
     #[error("there is a namespace {0} already, and namespace 0 always is: give another number")]
     NamespaceExists(u8),
-    /// A namespace of this number was dropped, and somebody may still read it: a session, an overlay, the
-    /// history. It can be added again once none of them reaches back to a commit that had it and can be read
+    /// A namespace of this number was dropped, and a session, an overlay or the history may still read it. It can be
+    /// added again once no readable commit that any of them holds has it
     /// ([`Pin::readable`](crate::status::Pin::readable)).
     #[error(
         "namespace {namespace} was dropped by commit {dropped} and is still there: its number is free once no \
@@ -290,10 +290,10 @@ pub enum Error {
     NamespaceInUse {
         /// Its number.
         namespace: u8,
-        /// The commit that has dropped it.
+        /// The commit that dropped it.
         dropped: u64,
     },
-    /// A load wants a namespace without pairs, and no other load beside it.
+    /// A load needs a namespace without pairs, and no other load at the same time.
     #[error("a bulk load wants an empty namespace; this one has pairs at commit {0}")]
     NotEmpty(u64),
     /// The pairs of a load lead to another root than they should; nothing was loaded.
@@ -303,35 +303,35 @@ pub enum Error {
     OtherRoot {
         /// The root that they should lead to.
         expected: pleach_core::Node,
-        /// Theirs.
+        /// The root of the pairs.
         found: pleach_core::Node,
     },
-    /// A load wants the database to itself, and something else is open or under way; or a load has it to itself.
+    /// A load needs the database to itself, and something else is open or in progress; or a load is running.
     #[error("{}", in_use(*.0))]
     InUse(Holder),
     /// The device is full; nothing of the operation took place.
     #[error("the device is full: {0}; free some space and try again")]
     Full(NoRoom),
-    /// What is left to be done needs pages that cannot be read. They are tried again from time to time;
-    /// nothing is lost, and everything else goes on.
+    /// The remaining work needs pages that cannot be read. They are tried again from time to time; nothing is lost, and
+    /// everything else goes on.
     #[error(
         "{pages} pages cannot be read, and what waits belongs to them: {first}; `pleach check` lists them"
     )]
     Quarantined {
-        /// How many pages.
+        /// The number of such pages.
         pages: u64,
-        /// What is wrong with the first of them.
+        /// The error of the first of them.
         first: Box<Error>,
     },
-    /// An open has numbers for 2^32 flushes and images.
+    /// An open has used up its 2^32 numbers for flushes and images.
     #[error("this open of the database has used up its flush numbers: close it and open it again")]
     FlushNumbers,
-    /// A write or a sync failed: no commit is accepted until the database is reopened. Nothing of the
-    /// operation that gives this took place.
+    /// A write or a sync failed: no commit is accepted until the database is reopened. The operation that gives this
+    /// error did not take place.
     #[error("the database refuses writes because one has failed ({0}); close it and open it again")]
     Poisoned(PoisonCause),
-    /// A write or a sync failed when the operation could no longer be taken back: it may have taken place
-    /// or not. No commit is accepted until the database is reopened, which tells.
+    /// A write or a sync failed when the operation could no longer be taken back: it may have taken place or not. No
+    /// commit is accepted until the database is reopened, which shows the outcome.
     #[error(
         "it may have taken place or not: the database refuses writes because one has failed ({0}); \
          close it, open it again and look"
@@ -340,23 +340,23 @@ pub enum Error {
     /// The database was opened with [`Options::read_only`](crate::Options::read_only).
     #[error("the database is open for reading alone: open it without the option `read_only`")]
     ReadOnly,
-    /// An operation of a read-only open, or the open itself, has read what the process that writes has written over by then, each
-    /// time that it was tried.
+    /// An operation of a read-only open, or the open itself, has read what the writing process has overwritten by then,
+    /// at each attempt.
     #[error("the process that writes has overtaken this {tries} times: try again, or later")]
     Overtaken {
-        /// How often it was tried.
+        /// The number of attempts.
         tries: u32,
     },
-    /// The database was closed or dropped; what outlives it reads and does not write.
+    /// The database was closed or dropped; handles that outlive it read and do not write.
     #[error("the database was closed: what outlived it commits nothing; open it again")]
     Closed,
 }
 
-/// What has made a database refuse further writes.
+/// The reason why a database refuses further writes.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoisonCause {
-    /// A write or a sync failed, or something contradicted what was about to be written.
+    /// A write or a sync failed, or data that was about to be written contradicted itself.
     #[error("{0}")]
     Failed(Arc<Error>),
     /// A panic left work half done.
@@ -365,7 +365,7 @@ pub enum PoisonCause {
 }
 
 impl PoisonCause {
-    /// An error that poisons, or one that tells of an earlier one.
+    /// The cause of an error that poisons, or the first cause of a later one.
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Poisoned(cause) | Error::InDoubt(cause) => cause.clone(),
@@ -408,7 +408,7 @@ impl From<SpaceError> for Error {
     }
 }
 
-/// A bad page is a bad page, whichever file it is in.
+/// A bad page is the same error in every file.
 impl From<ImageError> for Error {
     fn from(error: ImageError) -> Self {
         match error {
@@ -427,7 +427,7 @@ impl From<ImageError> for Error {
 }
 
 impl Error {
-    /// The database has another hasher than the one that was given, or one that is not Pleach's own and was not given.
+    /// The database's hasher is another one than the given one, or none was given and it is not one of Pleach's own.
     #[doc(hidden)]
     pub fn wrong_hasher(wanted: Option<Hasher>, found: &RecordedHasher) -> Self {
         Self::WrongHasher { expected: wanted.map(Hasher::name), found: found.to_string() }
@@ -441,12 +441,12 @@ impl Error {
         }
     }
 
-    /// What to do about it. It is said of the operation that gave the error: a page that cannot be read
+    /// What to do about the error. The advice is for the operation that gave the error: a page that cannot be read
     /// makes a read worth another try, and an open, too.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Quarantined { first, .. } => first.advice(),
-            // Bounds of what others may do in between: they come and go.
+            // Limits caused by others, which change with time.
             Self::Overtaken { .. }
             | Self::WouldWait
             | Self::Corrupt(
@@ -486,8 +486,8 @@ impl Error {
         }
     }
 
-    /// What the device said, when it is the cause: file, offset, operation and the system's code. It is
-    /// found through all that was put around it.
+    /// The device's error when it is the cause: file, offset, operation and the system's code. Found through all
+    /// wrapping errors.
     pub fn device(&self) -> Option<&IoError> {
         match self {
             Self::Io(error)
@@ -506,14 +506,14 @@ impl Error {
         }
     }
 
-    /// Is a full device the cause? After [`Error::Full`] nothing took place and it can be tried again
-    /// with room. A device that refuses what it had reserved fails in other variants, which poison.
+    /// True when a full device is the cause. After [`Error::Full`] nothing took place and the operation can be tried
+    /// again with room. A device that refuses reserved space fails with other variants, which poison.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full(_)) || self.device().is_some_and(IoError::is_full)
     }
 
-    /// Does the database refuse writes because one has failed? Then
-    /// [`Db::is_poisoned`](crate::Db::is_poisoned) says so, too.
+    /// True when the database refuses writes because one has failed, as [`Db::is_poisoned`](crate::Db::is_poisoned)
+    /// shows.
     pub fn is_poisoned(&self) -> bool {
         matches!(
             self,
@@ -524,19 +524,18 @@ impl Error {
         )
     }
 
-    /// This has poisoned the database, and nothing of the operation took place. Whoever comes later is
-    /// told the same.
+    /// The error of operations that did not take place because this error has poisoned the database.
     pub(crate) fn to_poisoned(&self) -> Self {
         Self::Poisoned(PoisonCause::of(self))
     }
 
-    /// This has poisoned the database, and the operation may have taken place.
+    /// The error of an operation that may have taken place when this error poisoned the database.
     pub(crate) fn to_in_doubt(&self) -> Self {
         Self::InDoubt(PoisonCause::of(self))
     }
 }
 
-/// Who keeps a load, or a commit beside one, from going on, and what helps.
+/// What prevents a load, or a commit during a load, and what helps.
 fn in_use(holder: Holder) -> String {
     let (what, cure) = match holder {
         Holder::Session => ("a session is open", "close it and all others"),
@@ -570,7 +569,7 @@ fn advice_on(error: &IoError) -> Advice {
     }
 }
 
-/// Having no room is no failure of the device: nothing was written, whoever says so.
+/// A full device is no failure of the log: nothing was written.
 impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         match error {
@@ -580,7 +579,7 @@ impl From<LogError> for Error {
     }
 }
 
-/// An error of the device where having no room is no failure: nothing names yet what was to be written.
+/// Converts an error of the device where a full device is no failure: nothing names yet what was to be written.
 pub fn full_or(what: fn(IoError) -> NoRoom) -> impl Fn(IoError) -> Error {
     move |error| if error.is_full() { Error::Full(what(error)) } else { error.into() }
 }

@@ -2,7 +2,7 @@
 
 use pleach_io::IoError;
 
-/// What had no room. Nothing of the operation took place.
+/// What had no room. The operation did not take place.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoRoom {
@@ -15,10 +15,10 @@ pub enum NoRoom {
     /// No further segment of the log can be made.
     #[error("a log segment, {0}")]
     LogSegment(IoError),
-    /// The image of a checkpoint cannot be written, or its room not be reserved.
+    /// The image of a checkpoint cannot be written, or its space cannot be reserved.
     #[error("an image, {0}")]
     Image(IoError),
-    /// What a bulk load sorts does not fit beside the database.
+    /// The sorted pairs of a bulk load do not fit beside the database.
     #[error("the pairs of a bulk load, {0}")]
     Load(IoError),
     /// The target of a backup has no room for the copy.
@@ -27,13 +27,13 @@ pub enum NoRoom {
     /// An open cannot write what it has to write first.
     #[error("an open, {0}")]
     Open(IoError),
-    /// Changes that pend cannot be written to pages.
+    /// Buffered changes cannot be written to pages.
     #[error("buffered changes cannot be written to pages")]
     PendingChanges,
     /// The log cannot be shortened, because a checkpoint cannot be written.
     #[error("a checkpoint cannot be written")]
     Checkpoint,
-    /// Growth would take what is kept for deletes, flushes and checkpoints.
+    /// Growth would take space that is reserved for deletes, flushes and checkpoints.
     #[error("{free} bytes are free, {reserve} of them are kept in reserve, {wanted} were wanted")]
     Reserve {
         /// Bytes that the device has free, with those of free pages where a commit may use them.
@@ -46,7 +46,7 @@ pub enum NoRoom {
 }
 
 impl NoRoom {
-    /// What the device said, if it was asked.
+    /// The device's error, if it gave one.
     pub(crate) fn device(&self) -> Option<&IoError> {
         match self {
             Self::LeafPages(error)

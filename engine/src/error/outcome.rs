@@ -1,13 +1,13 @@
-//! What an error says of its operation, and of what to do. `docs/errors.md` has the table.
+//! The outcome of a failed operation, and advice. `docs/errors.md` has the table.
 
 use std::fmt;
 
-/// What became of the operation that gave an error: what a session of the reopened database would find.
+/// The outcome of the operation that gave an error, as a session of the reopened database would find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It did not take place, and never will by itself: nobody finds anything of it, now or after a crash.
+    /// It did not take place, and never will: nobody finds anything of it, now or after a crash.
     DidNotHappen,
-    /// It may have taken place, as a whole, or not at all: only opening the database again tells.
+    /// It may have taken place as a whole, or not at all: only opening the database again shows which.
     Unknown,
 }
 
@@ -15,23 +15,23 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Do it again as it is: at once, or after the device or the rights of the file were seen to.
+    /// Repeat it as it is: at once, or after the device or the rights of the file were repaired.
     Retry,
-    /// Free space on the device, then do it again as it is, without reopening.
+    /// Free space on the device, then repeat it as it is, without reopening.
     FreeSpace,
-    /// The process has come to its limit of threads or of descriptors: raise that, then do it again.
+    /// The process is at its limit of threads or of descriptors: raise the limit, then repeat it.
     RaiseLimit,
-    /// Begin again on a newer state: a block on the newest one, a read on one that the history has.
+    /// Begin again on a newer state: a block on the newest one, a read on one in the history.
     MakeAgain,
-    /// Let go of whoever holds the database: sessions, blocks and overlays, or another process.
+    /// Release what holds the database: sessions, blocks and overlays, or another process.
     CloseOthers,
     /// The call cannot work as it is: the text of the error says what to change.
     FixCall,
     /// Close the database and open it again.
     Reopen,
-    /// A fork has made this process of the one that opened the database: open it here, after the fork.
+    /// This process was forked from the one that opened the database: open it here, after the fork.
     OpenHere,
-    /// Open it with the version of this software that it belongs to.
+    /// Open it with the version of this software that wrote it.
     OtherVersion,
     /// Something is damaged or missing: `pleach check` says what. `pleach repair` (`pleach_ops::repair`) cuts a damaged log, rolls
     /// a backup forward, or salvages what is whole (`docs/operating.md`); else make a new database.

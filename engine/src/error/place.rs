@@ -1,4 +1,4 @@
-//! Where the bytes lie that an error is about, so that two errors can be compared.
+//! Where the bytes lie that an error is about, so that errors can be compared.
 
 use std::mem::{Discriminant, discriminant};
 
@@ -20,12 +20,12 @@ pub(crate) enum Place<'a> {
     Log(LogPos),
     /// A segment of the log.
     Segment(u64),
-    /// What contradicts itself in no page of its own.
+    /// A contradiction that is in no single page.
     Kind(Discriminant<Contradiction>),
 }
 
 impl Error {
-    /// The place that this is about; none where it does not come from the bytes of a file.
+    /// The place that this error is about; `None` where it does not come from the bytes of a file.
     pub(crate) fn place(&self) -> Option<Place<'_>> {
         Some(match self {
             Self::Io(error) | Self::Log(LogError::Io(error)) | Self::Scan(ScanError::Io(error)) => {

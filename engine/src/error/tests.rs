@@ -28,7 +28,7 @@ fn enospc() -> IoError {
     io(ErrorKind::StorageFull, 28)
 }
 
-/// Everything that a device's error may come in.
+/// All errors that wrap a device's error.
 fn around(error: &IoError) -> Vec<Error> {
     let io = || error.clone();
     let mut all = vec![
@@ -79,7 +79,7 @@ fn the_devices_error_is_found_through_whatever_is_around_it() {
     assert!(Error::Full(reserve).is_full());
 }
 
-/// Each advice, an error that gives it, and what its text tells the reader to do.
+/// Each advice, an error that gives it, and the instruction in its text.
 #[test]
 fn advice_and_text_say_the_same() {
     let full = || Error::Full(NoRoom::PendingChanges);
@@ -153,8 +153,8 @@ fn what_poisons_is_named_once() {
     }
 }
 
-/// By `{:#}` of `anyhow`, and every reporter that prints the causes, an I/O error came three times: in the text of what it
-/// caused, and as its source.
+/// With `{:#}` of `anyhow`, and every reporter that prints the causes, an I/O error came three times: in the text of
+/// the error that it caused, and as its source.
 #[test]
 fn no_text_of_a_cause_comes_twice() {
     let mut all = around(&eio());
@@ -183,7 +183,7 @@ fn no_text_of_a_cause_comes_twice() {
     }
 }
 
-/// Calls `each` with the attribute and the variant or type of each `#[error(...)]` in this package and those beside it.
+/// Calls `each` with the attribute and the variant or type of each `#[error(...)]` in this package and its neighbours.
 fn each_text(each: &mut dyn FnMut(&str, &str)) {
     fn walk(folder: &Path, each: &mut dyn FnMut(&str, &str)) {
         for entry in std::fs::read_dir(folder).expect("a folder").flatten() {

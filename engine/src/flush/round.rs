@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * page numbers and overflow runs reserved here belong to the round until `publish`, or until [`Round::abandon`]
-//! frees them;
+//!   frees them;
 //! * nothing is written before the log is durable through all that the pages will contain (rule
 //!   `log-before-pages`);
 //! * buffers are reused from round to round, up to the pages of a round ([`Budget::round_pages`]).

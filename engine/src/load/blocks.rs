@@ -1,7 +1,7 @@
-//! Memory of a load: blocks of records, and the file to which they go when memory is used up.
+//! Memory of a load: blocks of records, and the spill file for blocks that memory has no room for.
 //!
-//! Blocks have one size. They stay in memory while there is room; from then on each block that
-//! is filled goes to the spill file, several writes in flight, and its memory is used again.
+//! Blocks have one size. They stay in memory while there is room; from then on each filled block goes to the spill
+//! file, several writes in flight, and its memory is used again.
 
 use pleach_beatree::page_no::page_offset;
 use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf, Queue, Request, RequestKind};
@@ -11,17 +11,17 @@ use crate::error::{Error, NoRoom, Result, full_or};
 
 /// Writes in flight.
 const DEPTH: usize = 16;
-/// Blocks by which the file grows.
+/// Blocks by which the spill file grows.
 const GROWTH: u64 = 256;
 
-/// Where a filled block is.
+/// The place of a filled block.
 pub(super) enum BlockPlace {
     Memory(PageBuf),
     /// In the spill file, at this block number.
     Spilled(u64),
 }
 
-/// A block and how many bytes of it are records.
+/// A block and its number of bytes of records.
 pub(super) struct LoadBlock {
     pub(super) place: BlockPlace,
     pub(super) filled: usize,
@@ -30,7 +30,7 @@ pub(super) struct LoadBlock {
 struct LoadSpill {
     file: File,
     queue: Box<dyn Queue>,
-    /// Block numbers below `end` that hold nothing any more.
+    /// Block numbers below `end` that are free.
     free: Vec<u64>,
     end: u64,
     reserved: u64,
@@ -40,9 +40,9 @@ struct LoadSpill {
 pub(super) struct LoadBlocks {
     device: Disk,
     pages: usize,
-    /// Blocks that may be in memory.
+    /// Most blocks in memory.
     limit: usize,
-    /// Blocks that are, those in `spare` and in flight included.
+    /// Blocks in memory, including those in `spare` and in flight.
     alive: usize,
     spare: Vec<PageBuf>,
     spill: Option<LoadSpill>,
@@ -53,7 +53,7 @@ pub(super) struct LoadBlocks {
 impl LoadBlocks {
     /// Blocks of `pages` pages each; about `memory` bytes of them stay in memory.
     pub(super) fn new(device: &Disk, pages: usize, memory: u64) -> Result<Self> {
-        // One that an interrupted load left.
+        // A file that an interrupted load left.
         match device.remove(LOAD_SPILL_FILE) {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
@@ -92,7 +92,7 @@ impl LoadBlocks {
         self.spill.as_ref().map_or(0, |spill| spill.queue.in_flight())
     }
 
-    /// Takes in what was written.
+    /// Completes writes that have ended.
     fn complete(&mut self) -> Result<()> {
         let Some(spill) = &mut self.spill else { return Ok(()) };
         let mut failed = None;
@@ -105,7 +105,7 @@ impl LoadBlocks {
         failed.map_or(Ok(()), |error| Err(full_or(NoRoom::Load)(error)))
     }
 
-    /// Keeps a filled block, in memory if there is room.
+    /// Stores a filled block, in memory if there is room.
     pub(super) fn store(&mut self, buf: PageBuf, filled: usize) -> Result<LoadBlock> {
         if self.alive < self.limit || !self.spare.is_empty() {
             return Ok(LoadBlock { place: BlockPlace::Memory(buf), filled });
@@ -148,8 +148,7 @@ impl LoadBlocks {
         Ok(())
     }
 
-    /// A block's bytes; written blocks must have settled. Give the buffer back with
-    /// [`LoadBlocks::recycle`].
+    /// A block's bytes; writes must have finished. Return the buffer with [`LoadBlocks::recycle`].
     pub(super) fn read(&mut self, block: LoadBlock) -> Result<(PageBuf, usize)> {
         match block.place {
             BlockPlace::Memory(buf) => Ok((buf, block.filled)),
@@ -164,8 +163,7 @@ impl LoadBlocks {
         }
     }
 
-    /// Shows a block's bytes to `look`; the block stays where it is. Written blocks must have
-    /// settled.
+    /// Calls `look` with a block's bytes; the block stays where it is. Writes must have finished.
     pub(super) fn with_block(&mut self, block: &LoadBlock, look: impl FnOnce(&[u8])) -> Result<()> {
         match &block.place {
             BlockPlace::Memory(buf) => look(&buf[..block.filled]),
@@ -181,12 +179,12 @@ impl LoadBlocks {
         Ok(())
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back for reuse.
     pub(super) fn recycle(&mut self, buf: PageBuf) {
         self.spare.push(buf);
     }
 
-    /// Ends filling: spare memory goes, and the spill file stays for reading.
+    /// Ends filling: releases spare memory, and keeps the spill file for reading.
     pub(super) fn freeze(mut self) -> Result<FrozenBlocks> {
         self.finish_writes()?;
         Ok(FrozenBlocks {
@@ -199,7 +197,7 @@ impl LoadBlocks {
 }
 
 impl Drop for LoadBlocks {
-    /// After an error; the next load removes the file if this one cannot.
+    /// After an error: the next load removes the file if this drop cannot.
     fn drop(&mut self) {
         if let Some(mut spill) = self.spill.take() {
             while let Ok(Some(_)) = spill.queue.wait() {}
@@ -222,7 +220,7 @@ impl LoadSpill {
     }
 }
 
-/// Blocks that are filled and are read by workers.
+/// Filled blocks that workers read.
 pub(super) struct FrozenBlocks {
     device: Disk,
     pages: usize,
@@ -231,8 +229,7 @@ pub(super) struct FrozenBlocks {
 }
 
 impl FrozenBlocks {
-    /// The bytes of blocks, those from the spill file read through a queue that is empty before
-    /// and after.
+    /// The bytes of blocks; spilled ones are read through a queue that is empty before and after.
     pub(super) fn read_blocks(
         &self,
         queue: &mut Box<dyn Queue>,

@@ -1,4 +1,4 @@
-//! Units to pages: workers sort, divide into pages, fold and write, each with a queue of its own.
+//! From units to pages: workers sort, divide into pages, fold and write, each with a queue of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -21,10 +21,10 @@ use crate::state::order::images::NUMBERS_FOR_CLOSE;
 
 /// Pages folded and written at once.
 const BATCH: usize = 256;
-/// Pages that are put into the cache, and up to a batch of each worker more. A page costs there half of what its load
-/// takes, most of it for fresh memory: more of them would slow a large load.
+/// Pages that are put into the cache, and up to a batch of each worker more. Caching a page costs half as much as its
+/// load, mostly for fresh memory: more of them would slow a large load.
 const MAX_CACHED: usize = 8192;
-/// Requests in flight of a worker.
+/// A worker's requests in flight.
 const DEPTH: usize = 8;
 
 /// What all workers share.
@@ -32,23 +32,24 @@ pub(super) struct UnitBuilder<'a> {
     db: &'a TrieDb,
     blocks: &'a FrozenBlocks,
     flush: u64,
-    /// Number of the commit that the load makes.
+    /// Number of the load's commit.
     commit: u64,
-    /// All leaf pages that it has taken.
+    /// All leaf pages that the load has allocated.
     taken: &'a Mutex<Vec<PageNo>>,
     units: Vec<Mutex<Option<UnitSource>>>,
     next: AtomicUsize,
     built: Mutex<Vec<(usize, Vec<BuiltLeaf>)>>,
     keys: AtomicU64,
-    /// Pages that were put into the cache, or had no room there.
+    /// Pages that were put into the cache, or found no room there.
     cached: AtomicUsize,
     failed: Mutex<Option<Error>>,
     stop: AtomicBool,
     progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// Builds all units of commit `commit` and gives the pages in key order. They are written and not yet synced, the first
-/// of them are in the cache, and those that it has taken are in `taken`, whatever becomes of it. `progress` is told how many pairs are in pages.
+/// Builds all units of commit `commit` and gives the pages in key order. They are written and not yet synced, and the
+/// first are in the cache; `taken` gets the allocated pages, even on an error. `progress` gets the number of pairs in
+/// pages.
 pub(super) fn build(
     db: &TrieDb,
     blocks: &FrozenBlocks,
@@ -83,7 +84,7 @@ pub(super) fn build(
 }
 
 impl UnitBuilder<'_> {
-    /// A worker's share: units one after the other, until there are none.
+    /// A worker's share: builds units one after the other, until there are none.
     fn run_worker(&self) {
         if let Err(error) = self.build_units() {
             self.stop.store(true, Ordering::Release);
@@ -105,7 +106,7 @@ impl UnitBuilder<'_> {
             let keys = unit.keys;
             let result = self.build_unit(&mut worker, unit);
             if result.is_err() {
-                // What is in flight comes back before the error goes on.
+                // Requests in flight are completed before the error is returned.
                 let _ = worker.finish_writes();
             }
             self.built.lock().push((index, result?));
@@ -140,7 +141,7 @@ impl UnitBuilder<'_> {
         Ok(leaves)
     }
 
-    /// Folds and writes neighbouring pages; `cells` are theirs.
+    /// Folds and writes neighbouring pages with these cells.
     fn write_batch(
         &self,
         worker: &mut LoadWorker,
@@ -194,11 +195,11 @@ impl UnitBuilder<'_> {
     }
 }
 
-/// What a worker keeps from unit to unit.
+/// The state of a worker from unit to unit.
 struct LoadWorker {
     queue: Box<dyn Queue>,
     folder: Folder,
-    /// Buffers of a whole batch.
+    /// Buffers for a whole batch.
     spare: Vec<PageBuf>,
     failed: Option<IoError>,
 }
@@ -236,7 +237,7 @@ impl LoadWorker {
         Ok(())
     }
 
-    /// Waits for everything in flight.
+    /// Waits for all writes in flight.
     fn finish_writes(&mut self) -> Result<()> {
         while self.queue.in_flight() > 0 {
             self.complete()?;

@@ -1,8 +1,8 @@
-//! Collecting pairs in buckets by the bits after a prefix, and making units of the buckets.
+//! Collects pairs in buckets by the bits after a prefix, and makes units of the buckets.
 //!
-//! A unit is what one worker sorts and divides into pages at once: all pairs below a prefix whose parent
-//! holds more than one page can. Small neighbouring buckets become one unit. A bucket that is too large
-//! is distributed again, by the bits after those that all its keys share, as often as it takes.
+//! A unit is sorted and divided into pages by one worker at once: all pairs below a prefix whose parent has more than
+//! one page can hold. Small neighbouring buckets become one unit. A bucket that is too large is distributed again, by
+//! the bits after those that all its keys share, as often as necessary.
 
 use pleach_beatree::load::MAX_RECORD;
 use pleach_beatree::load::{LoadRecord, LoadRecords};
@@ -14,12 +14,12 @@ use pleach_io::PageBuf;
 use super::blocks::{LoadBlock, LoadBlocks};
 use crate::error::{Error, Result};
 
-/// Units have at least this many bytes of records before their neighbours are kept apart: the
-/// cells of the parent then take more than a page, however deep it is.
+/// Neighbours of at least this many bytes of records each stay separate units: the cells of the parent then take more
+/// than a page, however deep it is.
 const MIN_UNIT: u64 = 64 << 10;
 /// Bytes of records of the largest unit.
 const MAX_UNIT: u64 = 8 << 20;
-/// Bits by which pairs are distributed at once.
+/// Bits by which pairs are distributed in one pass.
 const MAX_BITS: u16 = 10;
 
 const _: () = assert!(MIN_UNIT > 16 * MAX_RECORD as u64);
@@ -38,8 +38,8 @@ pub(super) struct LoadSizes {
 }
 
 impl LoadSizes {
-    /// Three quarters of the memory are for blocks, of which at most a quarter is open; the rest
-    /// is for workers, the new index and the pages on their way.
+    /// Three quarters of the memory are for blocks, of which at most a quarter is open; the rest is for workers, the
+    /// new index and the pages in flight.
     pub(super) fn new(memory: u64, workers: usize) -> Self {
         let blocks = memory / 4 * 3;
         let block_pages = (blocks / 4 / page_offset(32)).clamp(1, 16);
@@ -91,15 +91,15 @@ impl Buckets {
             && let Some(end) = record.write(open, bucket.filled)
         {
             bucket.filled = end;
-            // The bucket's next record comes a thousand records later, and its lines should be here by then: a
-            // write that waits for memory holds up the next atomic operation, such as that of a value let go.
+            // The bucket's next record comes a thousand records later, and its cache lines should be here by then: a
+            // write that waits for memory delays the next atomic operation, such as that of dropping a value.
             cpu_prefetch(&open[end..open.len().min(end + record.size())]);
             return Ok(());
         }
         bucket.renew(blocks, record)
     }
 
-    /// Units of all pairs, in key order; their prefixes tile the key space.
+    /// Makes units of all pairs, in key order; their prefixes tile the key space.
     pub(super) fn into_units(
         self,
         blocks: &mut LoadBlocks,
@@ -115,7 +115,7 @@ impl Buckets {
 }
 
 impl Bucket {
-    /// The open block has no room for this record: it is kept, and the record starts another.
+    /// Stores the open block, which has no room for this record, and puts the record into a new one.
     #[cold]
     fn renew(&mut self, blocks: &mut LoadBlocks, record: &LoadRecord<'_>) -> Result<()> {
         self.close(blocks)?;
@@ -190,7 +190,7 @@ impl UnitDivider<'_> {
         Ok(())
     }
 
-    /// The longest prefix of all keys in these blocks, which have settled.
+    /// The longest prefix that all keys in these blocks share; writes must have finished.
     fn shared_prefix(&mut self, full: &[LoadBlock]) -> Result<Prefix> {
         let mut shared: Option<Prefix> = None;
         for block in full {

@@ -1,21 +1,21 @@
 //! Bulk load: an empty namespace gets all its pairs at once, as the next commit.
 //!
-//! 1. Take the next ticket: other commits are told from here on that the load has the database to itself.
-//! 2. Collect the pairs in buckets by the leading bits of their keys; what does not fit the
-//!    load's memory goes to a spill file. Long values go to the overflow file at once.
-//! 3. Workers sort, divide into pages, fold and write, unit by unit. Page numbers are handed out from
+//! 1. Take the next ticket: from here on other commits fail, since the load has the database to itself.
+//! 2. Collect the pairs in buckets by the leading bits of their keys; pairs beyond the
+//!    load's memory go to a spill file. Long values go to the overflow file at once.
+//! 3. Workers sort, divide into pages, fold and write, unit by unit. Page numbers are allocated from
 //!    the start of the leaf file, so it is written about sequentially. The first pages go to the cache, too. Sync.
-//! 4. Build the index, and reserve room for the next image. In a plain namespace nodes go when the root is known.
+//! 4. Build the index, and reserve room for the next image. A plain namespace discards its nodes when the root is
+//!    known.
 //! 5. Publish: index, tip and number in one moment, under the sequencer's lock.
-//! 6. Two checkpoints, so that both superblocks lead to the load: the log has nothing of it.
+//! 6. Two checkpoints, so that both superblocks lead to the load: the log has no record of it.
 //!
-//! A load is a history barrier: nothing before it can be read or rolled back to. Until the first
-//! checkpoint of step 6 is durable, a crash leaves the state before: its indexes name none of
-//! the pages, and its overflow map none of the runs. A failure up to step 4 leaves it, too, and
-//! gives the room back (the files stay long when a flush beside it has made records durable; checkpoints cut
-//! them); so does a close that comes before step 5. One in step 6 refuses further writes until
-//! the database is reopened, and leaves the load in doubt. The tries of other namespaces stay as they are; they
-//! are flushed meanwhile as always, and no commit comes to them.
+//! A load is a history barrier: nothing before it can be read or rolled back to. Until the first checkpoint of step 6
+//! is durable, a crash leaves the state before: its indexes name none of the pages, and its overflow map none of the
+//! runs. A failure up to step 4 leaves that state, too, and frees the room (files are not shortened when a concurrent
+//! flush has made records durable; checkpoints cut them); so does a close that comes before step 5. A failure in step 6
+//! refuses further writes until the database is reopened, and leaves the load in doubt. The tries of other namespaces
+//! are not changed; they are flushed meanwhile as always, and no commit changes them.
 
 mod blocks;
 mod build;
@@ -54,8 +54,8 @@ const TICK: u64 = 1 << 16;
 /// The default memory is at most this.
 const DEFAULT_MEMORY: u64 = 8 << 30;
 
-/// A function that is told how far something has come: how much is done, and how much there is where that is known. Each user says
-/// what is counted.
+/// A function that gets the progress of an operation: the amount done, and the whole amount where that is known. Each
+/// user says what is counted.
 pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
 /// Options of [`Db::bulk_load`](crate::Db::bulk_load).
@@ -78,8 +78,8 @@ impl std::fmt::Debug for LoadOptions {
 }
 
 impl LoadOptions {
-    /// The defaults: into namespace 0; half of the memory that the process may have (the machine's, or less where a control
-    /// group has a limit), at most 8 GiB; no progress told.
+    /// The defaults: into namespace 0; half of the memory that the process may have (the machine's, or less where a
+    /// control group has a limit), at most 8 GiB; no progress function.
     pub fn new() -> Self {
         Self::default()
     }
@@ -91,23 +91,23 @@ impl LoadOptions {
         self
     }
 
-    /// The root that the pairs must lead to: with another one the load fails ([`Error::OtherRoot`]) and changes nothing. Of a
-    /// plain namespace, which has none, it says nothing.
+    /// The root that the pairs must lead to: with another one the load fails ([`Error::OtherRoot`]) and changes
+    /// nothing. No effect on a plain namespace, which has no root.
     #[must_use]
     pub fn root(mut self, root: Node) -> Self {
         self.root = Some(root);
         self
     }
 
-    /// Memory that the load may take, in MiB, at least 1. Pairs beyond it wait in a file.
+    /// Memory that the load may take, in MiB, at least 1. Further pairs go to a file.
     #[must_use]
     pub fn memory_mib(mut self, mib: u64) -> Self {
         self.memory = Some(mib.max(1) << 20);
         self
     }
 
-    /// A function that is told how far the load has come, in pairs: each counts half when it is
-    /// taken from the iterator and half when it is in a page. Workers call it, too.
+    /// A function that gets the load's progress in pairs: each counts half when it is taken from the iterator and half
+    /// when it is in a page. Workers call it, too.
     #[must_use]
     pub fn progress(mut self, progress: Option<Progress>) -> Self {
         self.progress = progress;
@@ -125,11 +125,11 @@ impl LoadOptions {
     }
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LoadReport {
-    /// Pairs loaded.
+    /// Number of pairs loaded.
     pub accounts: u64,
     /// Seconds from the first pair to durability.
     pub seconds: f64,
@@ -137,20 +137,20 @@ pub struct LoadReport {
     pub bytes_written: u64,
     /// Leaf pages written.
     pub pages: u64,
-    /// Bytes of pairs that did not fit the load's memory and went over a file.
+    /// Bytes of pairs that did not fit into the load's memory and went through a file.
     pub spilled_bytes: u64,
-    /// The root of the namespace that was loaded; the digest of a plain one.
+    /// The root of the loaded namespace; the digest of a plain one.
     pub root: Node,
 }
 
 /// Most pairs that a load takes at once from its caller, and bytes of values after which it takes no more.
 const CHUNK: (usize, usize) = (64, 64 << 10);
 
-/// Gives the next pairs ([`fill_chunk`]), and whether there may be more; else it is not called again. So the load itself is compiled
-/// once, whatever its caller's iterator.
+/// Gives the next pairs ([`fill_chunk`]); false when there are no more, and it must not be called again. With it the
+/// load itself is compiled once, whatever its caller's iterator.
 pub(crate) type PairSource<'a> = &'a mut dyn FnMut(&mut Vec<(Key, Value)>) -> Result<bool>;
 
-/// Takes pairs until there are enough, or no more: then gives false.
+/// Takes pairs until a chunk is full; false when there are no more.
 pub(crate) fn fill_chunk(
     chunk: &mut Vec<(Key, Value)>,
     mut next: impl FnMut() -> Result<Option<(Key, Value)>>,
@@ -172,7 +172,7 @@ pub(crate) fn bulk_load(
 ) -> Result<LoadReport> {
     let since = db.pace.now();
     let ticket = LoadTicket::take(db, options.namespace)?;
-    // In this order: no record is left out that names what is behind the files' ends.
+    // In this order: every record that may name pages behind the files' ends is seen.
     let end = db.commits.sequencer.lock().log_end();
     let (before, taken) = (db.space.file_lengths()?, Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
@@ -192,27 +192,27 @@ pub(crate) fn bulk_load(
     Ok(report)
 }
 
-/// The load's right to be the next commit; dropped before its publication, it is given back. Nothing else is
-/// committed meanwhile, nor while the load's own commit is published and not yet durable.
+/// The load's right to be the next commit, returned when it is dropped before publication. Nothing else is committed
+/// meanwhile, nor while the load's own commit is published and not yet durable.
 struct LoadTicket {
     /// The trie that is loaded.
     db: TrieDb,
-    /// The commit that the load makes.
+    /// The number of the load's commit.
     commit: u64,
 }
 
 impl LoadTicket {
-    /// The ticket of a load into this namespace. Its trie is looked up under the lock, so that it is the one that
-    /// the newest commit has, and not one that was dropped before.
+    /// The ticket of a load into this namespace. The trie is looked up under the lock, so that it is the one in the
+    /// newest commit, and not one that was dropped before.
     fn take(db: &TrieDb, namespace: u8) -> Result<Self> {
         let mut state = db.commits.sequencer.lock();
         state.check_open()?;
         state.check_not_loading()?;
         let found = state.newest.roots.of(namespace).zip(db.other_trie(namespace));
         let Some((root, db)) = found else { return Err(Error::Namespace(namespace)) };
-        // A digest says nothing of what is there.
+        // A digest does not show whether there are pairs.
         let has_pairs = root.merkle().is_some_and(|root| root != TERMINATOR);
-        // What was deleted may still have pages, which the load would leave to nobody.
+        // Deleted pairs may have left pages, which the load would leak.
         if has_pairs || !db.index.load().is_bare() {
             return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
         }
@@ -256,11 +256,11 @@ fn load(
     let spilled = blocks.spilled;
     drop(blocks);
     let overflow_pages = values.pages();
-    // A load that is tried again writes all of it again, so nothing hangs on a sync that failed.
+    // A retried load writes all of its values again, so a failed sync does not matter to it.
     if !values.is_empty() {
         let synced = db.store.device.sync(&db.space.overflow);
         let synced = synced.map_err(full_or(NoRoom::OverflowPages));
-        // But runs of the history may.
+        // But it does to runs of the history.
         if let Err(error) = &synced
             && db.commits.undo.has_history()
         {
@@ -274,7 +274,7 @@ fn load(
     let _alone = db.images.lock_maker();
     let root = publish(db, (leaves, pages), values, commit, options.root.as_ref())?;
     if let Err(error) = checkpoint(db, false).and_then(|()| checkpoint(db, false)) {
-        // Published and perhaps not durable: only reopening tells.
+        // Published and perhaps not durable: only reopening shows which.
         db.poison(&error);
         return Err(error.to_in_doubt());
     }
@@ -351,7 +351,7 @@ fn publish(
         }
         drop(state);
         drop(structure);
-        // The task had begun an image before the load came; it begins no other one meanwhile.
+        // The task had begun an image before the load; it begins no other one meanwhile.
         db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_image_in_progress());
     };
     db.commits.undo.check_unheld()?;
@@ -380,11 +380,10 @@ fn publish(
     Ok(node)
 }
 
-/// Room for an image of about this number of pages, so that a full device shows before anything is
-/// published.
+/// Reserves room for an image of about this number of pages, so that a full device shows before anything is published.
 fn reserve_image(db: &TrieDb, pages: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;
-    // Upper levels are a fraction of them; a free run takes less than 16 bytes.
+    // Upper levels are a fraction of the pages; a free run takes less than 16 bytes.
     let bytes = page_offset(pages + pages / 4 + free_runs / 250 + 16);
     IMAGES.into_iter().try_for_each(|name| db.space.lengthen(name, bytes))
 }

@@ -14,14 +14,14 @@ use crate::error::Result;
 use crate::handles::{CountedHandle, HandleKind};
 use crate::read::scan::{Direction, Scan, long_value};
 
-/// The pairs of a range, in key order from the front and against it from the back. From
-/// [`Namespace::iter`](crate::Namespace::iter), which says more.
+/// The pairs of a range, in key order from the front and against it from the back, made by
+/// [`Namespace::iter`](crate::Namespace::iter).
 ///
-/// After an error it is at its end, from both sides: all pairs before the failure were given, and none after
+/// After an error the iterator is at its end, from both sides: all pairs before the failure were given, and none after
 /// it, so that no gap goes unnoticed. Another iterator can go on behind the last key that was given.
 ///
-/// It has what it reads: it may go to another thread, and outlive the session, whose state it holds. A
-/// [`Db::close`](crate::Db::close) reports it as an open handle.
+/// It owns its state: it may go to another thread, and outlive the session. [`Db::close`](crate::Db::close) reports it
+/// as an open handle.
 pub struct Iter {
     scan: ProcessBound<Scan>,
     namespace: Namespace,
@@ -29,7 +29,7 @@ pub struct Iter {
 }
 
 impl Iter {
-    /// Counted as a handle of its own.
+    /// An iterator, counted as a handle of its own.
     pub(super) fn new(namespace: &Namespace, range: &impl RangeBounds<Key>) -> Self {
         let engine = &namespace.0.engine;
         Self {
@@ -39,14 +39,14 @@ impl Iter {
         }
     }
 
-    /// Goes to another range, which need not lie in the first one: what is given next are its pairs, as from a new iterator,
-    /// for less. So `seek(key..)` and [`Iterator::next`] give the first pair from a key on, and `seek(..key)` and
-    /// [`DoubleEndedIterator::next_back`] the one before it.
+    /// Goes to another range, which need not lie in the first one: the next pairs are those of a new iterator over this
+    /// range, for less. So `seek(key..)` and [`Iterator::next`] give the first pair from a key on, and `seek(..key)`
+    /// and [`DoubleEndedIterator::next_back`] the last pair before it.
     pub fn seek(&mut self, range: impl RangeBounds<Key>) {
         self.scan.seek(&range);
     }
 
-    /// The next pair, whatever it is.
+    /// The next pair, from the page or with its value read.
     fn next_stored(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
         let (db, view) = (self.namespace.db(), self.namespace.view());
         let (key, stored) = match self.scan.next(db, view, direction)? {
@@ -64,7 +64,7 @@ impl Iterator for Iter {
 
     #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
-        // Nearly all pairs, made where the caller wants them. Inlined, they are made elsewhere and moved.
+        // Nearly all pairs are made here, inlined, in the caller's memory. Otherwise they are made elsewhere and moved.
         if let Some((page, cell, value)) = self.scan.next_inline(Direction::Forwards) {
             return Some(Ok((page.key(cell), Value::from(value))));
         }

@@ -1,6 +1,6 @@
 //! A namespace of a session's state: reads, prefetches, iterations and proofs.
 //!
-//! A session has one for namespace 0 and makes others when they are asked for; all of them stand on its one pin.
+//! A session has one for namespace 0 and makes others when they are asked for; all of them share its one pin.
 
 mod iter;
 
@@ -36,15 +36,15 @@ use crate::state::view::View;
 
 pub use iter::Iter;
 
-/// Pages that are read for a key which moves from one to the other meanwhile, before the thread itself reads it.
+/// Pages that are read for a key which moves from one to the other meanwhile, before the thread itself reads the key.
 const PAGES_OF_A_KEY: u32 = 4;
-/// Keys whose pages are read together and looked up then: they are to stay in a small cache until that.
+/// Keys whose pages are read together and then looked up: the pages are to stay in a small cache until then.
 const KEYS_AT_ONCE: usize = 1024;
-/// So many keys are looked up at once in a replica, and in so many parts two states are compared.
+/// Keys of a part in a replica, for lookups of many keys and for comparisons of two states.
 const REPLICA_KEYS: usize = 256;
 
-/// A namespace of the state that a session reads. From [`Session::namespace`](crate::Session::namespace); a session itself is
-/// its namespace 0. Any number of threads may use one.
+/// A namespace of the state that a session reads, made by [`Session::namespace`](crate::Session::namespace); a session
+/// itself is its namespace 0. Any number of threads may use one.
 pub struct Namespace(Arc<NamespaceInner>);
 
 struct NamespaceInner {
@@ -52,9 +52,9 @@ struct NamespaceInner {
     db: Arc<TrieDb>,
     view: View,
     root: TrieRoot,
-    /// Has anything been prefetched?
+    /// True when keys have been prefetched.
     is_prefetching: AtomicBool,
-    /// What readers can still look up of it.
+    /// Prefetched keys that readers can still look up.
     requests: Mutex<PrefetchRequests>,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Debug for Namespace {
 }
 
 impl Namespace {
-    /// A view of a trie, whose root there is `root`.
+    /// A namespace on a view of a trie, with the root `root` there.
     pub(crate) fn new(engine: &Arc<Engine>, db: Arc<TrieDb>, view: View, root: TrieRoot) -> Self {
         debug_assert_eq!(db.namespace, view.namespace, "one namespace");
         let (prefetches, requests) = (AtomicBool::new(false), Mutex::default());
@@ -90,7 +90,7 @@ impl Namespace {
         &self.0.view
     }
 
-    /// The view, or one like it where iterators go on with this one.
+    /// The view; a copy of it where iterators go on with this one.
     pub(crate) fn into_view(self) -> View {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => inner.view,
@@ -102,12 +102,12 @@ impl Namespace {
         &self.0.root
     }
 
-    /// Its number.
+    /// The namespace's number.
     pub fn number(&self) -> u8 {
         self.0.view.namespace
     }
 
-    /// Its root in the session's state; none of a plain one.
+    /// The namespace's root in the session's state; `None` of a plain one.
     pub fn root(&self) -> Option<Node> {
         self.0.root.merkle()
     }
@@ -117,15 +117,13 @@ impl Namespace {
         self.0.root.digest()
     }
 
-    /// The value of a key; `None` when it has none. A key whose page is not cached costs
-    /// one read of 4 KiB, on the calling thread; a long value is read on top of that.
+    /// The value of a key; `None` when it has none. A key whose page is not cached costs one read of 4 KiB, on the
+    /// calling thread; a long value costs another read.
     ///
     /// Blocks for one read of the device when the page is not in memory, for two with a long value.
     ///
-    /// # Errors
-    /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the page that the key is in;
-    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may
-    /// take.
+    /// # Errors [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the key's page;
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may take.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
         if self.has_prefetched() {
             let NamespaceInner { db: state, view, .. } = &*self.0;
@@ -139,13 +137,14 @@ impl Namespace {
         self.with_view(|view| point::value(&self.0.db, view, key))
     }
 
-    /// As [`Self::read`] without blocking the thread that polls it: for executors that run many tasks at a time. The page of a
-    /// key is read through the ring of the prefetch task, up to [`Options::in_flight`](crate::Options::in_flight) pages for all
-    /// who wait; the task reads long values itself, one after the other. Nothing is asked for before the first poll, and a read
-    /// that is dropped is given up. Any executor may poll it.
+    /// As [`Self::read`] without blocking the thread that polls it: for executors that run many tasks at a time. The
+    /// page of a key is read through the ring of the prefetch task, up to
+    /// [`Options::in_flight`](crate::Options::in_flight) pages for all waiting reads; the task reads long values
+    /// itself, one after the other. Nothing is requested before the first poll, and dropping the future cancels the
+    /// read. Any executor may poll it.
     ///
-    /// It does block where the history has to be read from the device (an old state), in a replica, when the database was
-    /// closed meanwhile, and where the ring fails: then the thread reads as [`Self::read`] does.
+    /// It does block where the history has to be read from the device (an old state), in a replica, when the database
+    /// was closed meanwhile, and where the ring fails: then the thread reads as [`Self::read`] does.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -162,7 +161,7 @@ impl Namespace {
         }
         let mut read: Option<(PageRef, Arc<CachedPage>)> = None;
         for _ in 0..PAGES_OF_A_KEY {
-            // Its state, or the page that is missing.
+            // The key's state, or the page that has to be read.
             let found = self.with_view(|view| {
                 Ok(match point::look_up(state, view, key)? {
                     PointLookup::Stored(stored) => Ok(stored),
@@ -194,19 +193,19 @@ impl Namespace {
         self.read(key)
     }
 
-    /// Is there anything that was prefetched, in this process?
+    /// True when keys were prefetched in this process.
     fn has_prefetched(&self) -> bool {
         self.0.is_prefetching.load(Ordering::Relaxed) && self.0.db.home.is_current()
     }
 
-    /// Does something with the view.
+    /// Calls a function with the view.
     #[inline]
     pub(crate) fn with_view<T>(&self, mut what: impl FnMut(&View) -> Result<T>) -> Result<T> {
         self.0.db.run_read(self.0.view.base, || what(&self.0.view))
     }
 
-    /// The prefetched value of a key that no overlay has. Where that is late, a key batch is looked up here, which costs
-    /// less than its keys one by one.
+    /// The prefetched value of a key that no overlay has. Where the lookup is not done yet, a key batch is looked up
+    /// here, which costs less than its keys one by one.
     fn prefetched_value(&self, key: &Key) -> Option<PrefetchedValue> {
         let (db, prefetch) = (&self.0.db, &self.0.engine.prefetch);
         let get = || prefetch.values.get(self.0.view.namespace, self.0.view.base, key);
@@ -219,19 +218,17 @@ impl Namespace {
                 None
             }
         })?;
-        // A dropped trie that was looked up may have been given up by then.
+        // A dropped trie may have been reclaimed during the lookup.
         self.0.view.check_readable().ok()?;
         Counters::add(&db.counters.value_cache_hits, 1);
         Some(found)
     }
 
-    /// The values of many keys: one for each key, in their order. Pages that are not
-    /// cached are read together, as many at once as the options allow.
+    /// The values of many keys: one for each key, in their order. Pages that are not cached are read together.
     ///
     /// Blocks until all pages are read, as many at once as [`Options::in_flight`](crate::Options::in_flight) says.
     ///
-    /// # Errors
-    /// As [`Self::read`]; the values that could be read are lost with it.
+    /// # Errors As [`Self::read`]; no value is returned with an error.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         if !self.has_prefetched() {
             return self.look_up_many(keys);
@@ -245,7 +242,7 @@ impl Namespace {
             });
         }
         Counters::add(&self.0.db.counters.value_cache_hits, (keys.len() - missing.len()) as u64);
-        // What is late is looked up together here, rather than waited for.
+        // Lookups that are not done yet are done together here, rather than waited for.
         let late: Vec<Key> = missing.iter().map(|at| keys[*at]).collect();
         for (at, value) in missing.into_iter().zip(self.look_up_many(&late)?) {
             values[at] = value;
@@ -253,7 +250,7 @@ impl Namespace {
         Ok(values)
     }
 
-    /// Gives what was prefetched of up to [`KEY_BATCH`] keys, each with its index. Their waits for memory overlap.
+    /// Gives the prefetched values of up to [`KEY_BATCH`] keys, each with its index. Their waits for memory overlap.
     fn visit_prefetched(&self, keys: &[Key], mut give: impl FnMut(usize, Option<PrefetchedValue>)) {
         let (prefetched, view) = (&self.0.engine.prefetch.values, &self.0.view);
         let mut pairs = [SlotPair::default(); KEY_BATCH];
@@ -280,7 +277,7 @@ impl Namespace {
 
     fn look_up_batch(&self, view: &View, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let db = &self.0.db;
-        // One key is not worth a ring.
+        // One key does not justify a ring.
         if let [] | [_] = keys {
             let read = |key| point::value(db, view, key);
             return keys.iter().map(read).collect();
@@ -299,14 +296,14 @@ impl Namespace {
         Ok(values)
     }
 
-    /// Starts to bring in the values and pages of these keys, with the trie above them, and returns at
-    /// once. Call it as soon as keys are known, with many of them together: a call costs about a microsecond,
-    /// whatever the number of keys. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
-    /// 2^18 keys that wait in all sessions together, keys are left out. While the leaf cache has no room for more announced
-    /// pages, keys wait until a finish has used some, two seconds at most. Pages go on to be read after the session has been finished: announce
-    /// the next block's keys, too, before you finish this one.
+    /// Starts to read the values and pages of these keys, with the trie above them, and returns at once. Call it as
+    /// soon as keys are known, with many of them together: a call costs about a microsecond, whatever the number of
+    /// keys. The call cannot fail: what could not be prefetched is read when it is needed. Beyond 2^18 waiting keys in
+    /// all sessions together, keys are ignored. While the leaf cache has no room for more prefetched pages, keys wait
+    /// until a finish has used some, two seconds at most. Pages go on to be read after the session has been finished:
+    /// prefetch the next block's keys, too, before you finish this one.
     pub fn prefetch(&self, keys: &[Key]) {
-        // It looks up beside those who read, and would not wait while a replica catches up.
+        // The prefetch task looks keys up itself, and would not wait while a replica catches up.
         if self.0.db.replica.is_some() || !self.0.db.home.is_current() {
             return;
         }
@@ -319,14 +316,14 @@ impl Namespace {
     /// The pairs of a range of keys, in key order from the front and against it from the back
     /// ([`Iterator::rev`], or both ends at once). An empty or inverted range has none.
     ///
-    /// Like reads, it sees the state of this session, whatever is committed and flushed meanwhile, and blocks
-    /// nobody, however long it rests. From the second page on, pages are read ahead: first four, then more and
-    /// more, up to four times the reads in flight that the options allow and a 128th of the memory budget;
-    /// neighbours in the file are one read. Pages that are
-    /// cached are read there; of the others only the first 32 of a range enter the cache. A long value is
-    /// read when its key is given. Eight iterators read ahead at the same time; more read page by page.
+    /// Like reads, it sees the state of this session, whatever is committed and flushed meanwhile, and blocks nobody,
+    /// however long it rests. From the second page on, pages are read ahead: first four, then more and more, up to four
+    /// times the reads in flight that the options allow and a 128th of the memory budget; neighbours in the file are
+    /// one read. Cached pages are read from the cache; of the others only the first 32 of a range enter it. A long
+    /// value is read when its key is given. Eight iterators read ahead at the same time; more read page by page.
     ///
-    /// An iterator has what it reads, and may go to other threads and outlive the session. After an error it ends: see [`Iter`].
+    /// An iterator owns its state, and may go to other threads and outlive the session. After an error it ends: see
+    /// [`Iter`].
     ///
     /// ```
     /// # use pleach::{Access, Options, Db, SessionOptions, Value};
@@ -347,12 +344,12 @@ impl Namespace {
     /// # }
     /// ```
     ///
-    /// Does not block; each step does that comes to a page which has not been read ahead.
+    /// Does not block; a step blocks when its page has not been read ahead.
     pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter {
         Iter::new(self, &range)
     }
 
-    /// Has the state no pair here? It reads one at most.
+    /// True when the state has no pair in this namespace. Reads one pair at most.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -371,19 +368,17 @@ impl Namespace {
         Ok(self.proof(ProofRequest::Key(key))?.into())
     }
 
-    /// Proves what the state says of these keys, present or absent, in any order and as often as they come: one
-    /// multiproof, which [`KeysProof::verify`] checks against [`Self::root`]. Pages that are not cached are read
-    /// together, as many at once as the options allow; up to 128 keys are folded on the calling thread, more by all
-    /// workers.
+    /// Proves what the state says of these keys, present or absent, in any order, repeated or not: one multiproof,
+    /// which [`KeysProof::verify`] checks against [`Self::root`]. Pages that are not cached are read together, as many
+    /// at once as the options allow; up to 128 keys are folded on the calling thread, more by all workers.
     ///
-    /// No keys give the multiproof without terminals. It is the right one, and verifies against any root:
-    /// it answers for no key.
+    /// Without keys the result is the multiproof without terminals. It verifies against any root: it proves nothing of
+    /// any key.
     ///
     /// Blocks as [`Self::prove`], for all keys at once.
     ///
-    /// # Errors
-    /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
-    /// for a proof of which a part would have 4 GiB.
+    /// # Errors As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
+    /// when a part of the proof would have 4 GiB.
     pub fn prove_many(&self, keys: &[Key]) -> Result<KeysProof> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
@@ -397,21 +392,21 @@ impl Namespace {
         self.with_view(|view| prove(&self.0.db, (finisher, readers), (view, root), request))
     }
 
-    /// Proves all pairs of a range of keys, and that there is no other: [`RangeProof::verify`] checks it against [`Self::root`] and
-    /// the same range. The proof has 66 bytes for each pair, in memory, and reads the range like [`Self::iter`], but no long
-    /// values.
+    /// Proves all pairs of a range of keys, and that there is no other: [`RangeProof::verify`] checks it against
+    /// [`Self::root`] and the same range. The proof takes 66 bytes of memory for each pair. It reads the range like
+    /// [`Self::iter`], but no long values.
     ///
     /// Blocks while it reads the range.
     ///
     /// # Errors
-    /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
+    /// [`EmptyRange`](crate::Error::EmptyRange), and errors of [`Self::prove_many`].
     pub fn prove_range(&self, range: impl RangeBounds<Key>) -> Result<RangeProof> {
         self.prove_ends(range_ends(&range)?)
     }
 
-    /// [`Self::prove_range`] of the beginning of a range, with at most so many pairs (one at least), and the keys that
-    /// it is about: the last of them is the end of the range, or lies before the first pair that is left out. What
-    /// comes behind it is the next call's range.
+    /// [`Self::prove_range`] of the beginning of a range, with at most so many pairs (one at least), and the proven
+    /// range of keys: its end is the end of the range, or lies before the first pair that is left out. The rest of the
+    /// range is for the next call.
     ///
     /// # Errors
     /// As [`Self::prove_range`].
@@ -433,12 +428,11 @@ impl Namespace {
 
     /// Proves which keys of a range differ between this state and another one, with the hashes of both values, and that
     /// no other key does: [`ChangeProof::verify`] checks it against the roots of both and the same range. The other
-    /// state may be newer or older, of a commit or an overlay. What differs is known from undo and overlays: the range
+    /// state may be newer or older, of a commit or an overlay. The keys are found in undo and overlays: the range
     /// itself is not read.
     ///
-    /// # Errors
-    /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a session
-    /// of another open, and those of [`Self::prove_many`].
+    /// # Errors [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a
+    /// session of another open, and errors of [`Self::prove_many`].
     pub fn prove_change(&self, to: &Self, range: impl RangeBounds<Key>) -> Result<ChangeProof> {
         let ends = range_ends(&range)?;
         self.check_same_trie(to)?;
@@ -451,10 +445,11 @@ impl Namespace {
         })
     }
 
-    /// The keys that differ between this state and another one of the same trie, in order; all of them in memory.
+    /// The keys that differ between this state and another one of the same trie, in order; all of them are held in
+    /// memory.
     #[doc(hidden)]
     pub fn changed_keys(&self, to: &Self) -> Result<Vec<Key>> {
-        // In a replica part by part: pages move while they are read, and then all of it is read again.
+        // In a replica in parts: when pages move during a part, only that part is read again.
         let parts = if self.0.db.replica.is_some() { REPLICA_KEYS } else { 1 };
         let step = 256 / parts;
         let mut keys = Vec::new();
@@ -471,14 +466,15 @@ impl Namespace {
         Ok(keys)
     }
 
-    /// Is another state one of the same trie? It is not where the namespace was dropped and added again between them.
+    /// Checks that another state is one of the same trie, which it is not when the namespace was dropped and added
+    /// again between them.
     #[doc(hidden)]
     pub fn check_same_trie(&self, to: &Self) -> Result<()> {
         let is_same = Arc::ptr_eq(&self.0.db.index, &to.0.db.index);
         if is_same { Ok(()) } else { Err(Error::ForeignSession) }
     }
 
-    /// The root that proofs lead to; a plain namespace has none.
+    /// The root for proofs; an error in a plain namespace.
     fn merkle_root(&self) -> Result<&Node> {
         match self.0.root.kind {
             TrieKind::Merkle => Ok(&self.0.root.node),

@@ -1,4 +1,4 @@
-//! The state of an open database, put together from what was found, for whoever writes it and for those that only read.
+//! Assembles the state of an open database from a recovery, for a writer and for readers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -31,21 +31,21 @@ use crate::timings::Timings;
 /// An open database.
 pub(crate) struct OpenedEngine {
     pub(crate) engine: Arc<Engine>,
-    /// Its background tasks.
+    /// The background tasks.
     pub(crate) tasks: Vec<TaskHandle>,
-    /// How it was found.
+    /// The report of the open.
     pub(crate) opening: Opening,
 }
 
-/// Who opens.
+/// The role of the process that opens.
 pub(super) enum OpenRole {
-    /// The one process that writes, with the folder's lock.
+    /// The only process that writes, with the folder's lock.
     Writer { lock: Box<dyn Send + Sync>, log_limit: u64, incarnation: u32 },
-    /// One that reads, whoever writes.
+    /// A process that only reads, while another may write.
     Reader(Replica),
 }
 
-/// The state of an open database, put together.
+/// Assembles the state of an open database.
 pub(super) fn assemble(
     device: Disk,
     runtime: Executor,
@@ -115,7 +115,7 @@ pub(super) fn assemble(
     if let (Some(file), OpenMode::Write) = (&recovered.history.undo.file, mode) {
         file.write_to(overflow.clone());
         file.forget_pages();
-        // Runs that the recovery has not found whole have no pages of their own.
+        // Runs of the history that the recovery has not found whole have no pages of their own.
         drop(file.take_unused());
     }
     let shared = Database {

@@ -1,4 +1,4 @@
-//! What an open makes of records that nobody should have written, and of files that an older generation needs.
+//! Opens of records that no writer makes, and of files that an older generation needs.
 
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
@@ -56,8 +56,8 @@ fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
         .map_err(crate::CommitError::into_error)
 }
 
-/// Records of rewrites, each of a range and its pages, none of which has a number, or of a join. Their checksums are
-/// right, and so is all else of the log.
+/// Records of rewrites, each of a range and its pages, none of which has a number, or of a join. Their checksums and
+/// the rest of the log are right.
 fn opens_after(pairs: u64, records: &[(Prefix, Vec<Prefix>)]) -> Result<(), Error> {
     let disk = disk();
     let (db, _runtime) = open(&disk, options())?;
@@ -92,7 +92,7 @@ fn level(len: u8) -> Vec<Prefix> {
     (0..1u8 << len).map(|index| Prefix::ROOT.descendant(len, index)).collect()
 }
 
-/// The last two keys below each other, and the siblings of the way to them.
+/// The last two keys below each other, and the siblings on the path to them.
 fn deepest() -> Vec<Prefix> {
     let mut pages = vec![Prefix::new(&[0; 32], 256)];
     for depth in (1..=256).rev() {
@@ -101,13 +101,13 @@ fn deepest() -> Vec<Prefix> {
     pages
 }
 
-/// A record whose checksum is right may be that of a faulty writer. An open that believed it panicked.
+/// A record with a right checksum may be of a faulty writer. An open that trusted it panicked.
 #[test]
 fn a_location_record_that_does_not_fit_is_damage() {
     let half = Prefix::ROOT.child(true);
     let quarters = || vec![half.child(false), half.child(true)];
     let whole = (Prefix::ROOT, level(2));
-    // What is legal opens: the helper does not fail by itself.
+    // Valid records open: the helper does not fail by itself.
     opens_after(0, &[]).expect("nothing was added");
     opens_after(0, std::slice::from_ref(&whole)).expect("no page becomes four");
     opens_after(0, &[whole, (half, vec![half])]).expect("two of them become one");
@@ -129,25 +129,25 @@ fn a_location_record_that_does_not_fit_is_damage() {
     }
 }
 
-/// A long value, which is the `byte`, too long for the log's record.
+/// A write of a long value of bytes `byte`, too long for the log's record.
 fn long(at: u64, byte: u8) -> Access {
     Access::write(id(at), Some(Value::from(vec![byte; 100_000])))
 }
 
-/// Flips a bit of the log's first segment, in the record that begins at a position; once more, and it is whole.
+/// Flips a bit of the log's first segment, in the record that begins at a position; a second flip repairs it.
 fn flip(disk: &SimDisk, record: LogPos) {
     let at = DamagedPage { file: segment_name(0), page: record.get() / 4096 };
     disk.damage(&Damage::Flip { at, byte: 70, bit: 3 });
 }
 
-/// Commits, and says where the record begins.
+/// Commits, and gives the position where the record begins.
 fn commit_at(db: &SimDb, accesses: Vec<Access>) -> LogPos {
     let begin = db.state().commits.sequencer.lock().log_end().align_up(BLOCK);
     commit(db, accesses).expect("committed");
     begin
 }
 
-/// Closes without room for runs of the history: it stays in the log.
+/// Closes without room for runs of the history, so that the history stays in the log.
 fn close_without_room(disk: &SimDisk, db: &SimDb) {
     let full = Fault::Errno(code::ENOSPC);
     disk.inject(FaultRule::nth(Operation::Write, "overflow", 1, FaultRepeats::Forever, full));
@@ -155,8 +155,8 @@ fn close_without_room(disk: &SimDisk, db: &SimDb) {
     disk.heal();
 }
 
-/// Rule `runs-after-window`. A history that an open cannot read may be readable for the next one; so what is written
-/// meanwhile, and comes to nothing, must not be where its values are.
+/// Rule `runs-after-window`. A history that one open cannot read may be readable for the next one; so pages that are
+/// written meanwhile, and then lost, must not be where its values are.
 #[test]
 fn what_a_lost_history_names_is_not_written_over() {
     let disk = disk();
@@ -180,7 +180,7 @@ fn what_a_lost_history_names_is_not_written_over() {
     assert!(then.is_some_and(|value| *value == *vec![1; 100_000]));
 }
 
-/// ... and it is free once a durable record says that the window has moved past it.
+/// ... and its pages are free once a durable record says that the window has moved past it.
 #[test]
 fn what_a_lost_history_named_is_free_later() {
     for lost in [1, 0] {
@@ -207,8 +207,8 @@ fn what_a_lost_history_named_is_free_later() {
     }
 }
 
-/// A history of twelve commits in the log, of which the fourth adds a namespace and the eighth drops it, closed; where the
-/// records begin, by commit.
+/// A closed database with a history of twelve commits in the log, of which the fourth adds a namespace and the eighth
+/// drops it; gives where the records begin, by commit.
 fn with_past(disk: &SimDisk, options: Options) -> Vec<LogPos> {
     let (db, _runtime) = open(disk, options).expect("created");
     let end = || db.state().commits.sequencer.lock().log_end().align_up(BLOCK);
@@ -226,7 +226,7 @@ fn with_past(disk: &SimDisk, options: Options) -> Vec<LogPos> {
     records
 }
 
-/// Each commit of the history reads as it did.
+/// Each commit of the history reads as it did before.
 fn assert_past(db: &SimDb, what: &str) {
     for number in db.history() {
         let session = db.at(number).expect("in the history");
@@ -239,7 +239,7 @@ fn assert_past(db: &SimDb, what: &str) {
     }
 }
 
-/// All of the past was given up for one bad bit in its oldest record.
+/// The whole history was discarded for one bad bit in its oldest record.
 #[test]
 fn damage_of_the_past_costs_what_lies_before_it() {
     let disk = disk();
@@ -278,7 +278,7 @@ fn damage_of_the_past_costs_what_lies_before_it() {
         lost_too(db.at(lost - 1).map(drop).expect_err("lost"));
         lost_too(db.commit_at(lost - 1).map(drop).expect_err("lost"));
         lost_too(db.rollback(13 - lost).map(drop).expect_err("lost"));
-        // What is left stays, and is all that there is from here on.
+        // The remaining history stays, and no more comes back from here on.
         commit(&db, vec![Access::write(id(0), Some(Value::from(vec![13; 40])))])
             .expect("committed");
         db.close().expect("closed");
@@ -289,7 +289,7 @@ fn damage_of_the_past_costs_what_lies_before_it() {
     }
 }
 
-/// A check had counted the runs of the past's long values, and read none.
+/// A check had counted the runs of the history's long values, and read none.
 #[test]
 fn a_check_reads_the_long_values_of_the_past() {
     let disk = disk();
@@ -312,13 +312,13 @@ fn a_check_reads_the_long_values_of_the_past() {
         found += u64::from(!findings.is_empty());
         past += u64::from(findings.iter().any(|finding| finding.what.contains("the history")));
     }
-    // Of entries, and of the filter.
+    // Pages of entries, and of the filter.
     let of_runs = 2;
     let (all, long) = (sound.overflow_pages, sound.overflow_pages - of_runs);
     assert_eq!((found, past), (all, long / 3 * 2 + of_runs));
 }
 
-/// A history of twelve commits in runs of three, closed; the pages of each run.
+/// A closed database with a history of twelve commits in runs of three; gives the pages of each run.
 fn with_runs(disk: &SimDisk) -> Vec<Vec<OverflowRun>> {
     let pages = |db: &SimDb| -> Vec<Vec<OverflowRun>> {
         let runs = db.state().commits.undo.image_history(LogPos::MAX).runs;
@@ -338,8 +338,8 @@ fn with_runs(disk: &SimDisk) -> Vec<Vec<OverflowRun>> {
     pages
 }
 
-/// A run of the history that is damaged costs whoever reads it an error that says where, and nobody else anything; a repair
-/// gives it up, with those before it.
+/// A damaged run of the history gives whoever reads it an error with its place, and nobody else; a repair removes it,
+/// with all runs before it.
 #[test]
 fn damage_of_a_run_costs_what_lies_before_its_end() {
     let disk = disk();
@@ -380,7 +380,7 @@ fn damage_of_a_run_costs_what_lies_before_its_end() {
     }
 }
 
-/// Segments of the past that are missing or cut cost those before them, too.
+/// Missing or cut segments of the history also cost the commits before them.
 #[test]
 fn a_segment_of_the_past_that_is_gone_costs_what_lies_before_it() {
     let least = || Options::new("sim").create(true).cache_kib(512).threads(1).history(20);
@@ -409,7 +409,7 @@ fn a_segment_of_the_past_that_is_gone_costs_what_lies_before_it() {
     }
 }
 
-/// A read that fails is no damage: it had cost the history, and the next commit made that final.
+/// A failed read is no damage: it had cost the history, and the next commit made that final.
 #[test]
 fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
     let disk = disk();
@@ -437,7 +437,7 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
         }
     }
     assert!(failed > 0, "no read of the log has failed");
-    // A limit of its bytes makes it short, too; one of its memory does not.
+    // A limit of bytes on the device makes the history short, too; a limit of memory does not.
     let disk = SimDisk::from_image(&image, 1);
     let (db, _runtime) =
         open(&disk, options().history_bytes(1).require_history(true)).expect("opened");
@@ -448,7 +448,7 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
     let tight = options().history_mib(0).require_history(true);
     let error = open(&with_runs_on_it, tight).expect_err("less than there should be");
     assert!(matches!(error, Error::HistoryShort { wanted: 0, cause: None, .. }), "{error}");
-    // Whoever wants no history does not need it.
+    // An open without a history does not need it.
     let disk = SimDisk::from_image(&image, 1);
     let unreadable = Fault::Errno(code::EIO);
     disk.inject(FaultRule::nth(
@@ -462,8 +462,8 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
     assert_eq!(db.history(), 12..=12);
 }
 
-/// A block of records that an open leaves unread, in the segment that it writes anew: a read of it that failed was taken for a block that
-/// nobody needs, and zeros were written in its place.
+/// A block of records that an open leaves unread, in the segment that it rewrites: a failed read of it was taken for a
+/// block that nobody needs, and zeros were written in its place.
 #[test]
 fn a_read_error_in_a_history_that_is_left_unread_costs_nothing() {
     let disk = disk();
@@ -512,7 +512,7 @@ fn a_read_error_in_a_history_that_is_left_unread_costs_nothing() {
 }
 
 /// Rule `shrink-behind-both`. The map of the overflow file may be shorter than the file, which the older generation
-/// needs as it is; a load that failed cut it to the map.
+/// needs as it is; a failed load cut the file to the map.
 #[test]
 fn a_failed_load_leaves_what_the_older_generation_needs() {
     let disk = disk();
@@ -545,7 +545,7 @@ fn a_failed_load_leaves_what_the_older_generation_needs() {
     assert_eq!(report.expect("checked").older_serves, Some(true));
 }
 
-/// Rule `shrink-behind-both`. The leaf file is not cut below what the older image names, and is at the next checkpoint.
+/// Rule `shrink-behind-both`. The leaf file is not cut below the pages of the older image before the next checkpoint.
 #[test]
 fn a_checkpoint_leaves_the_leaf_pages_of_the_older_image() {
     let disk = disk();
@@ -580,7 +580,7 @@ fn a_checkpoint_leaves_the_leaf_pages_of_the_older_image() {
     assert!(len() < before / 4, "{} of {before} bytes are left", len());
 }
 
-/// A failed open changes nothing, also where a file that is missing cannot be made.
+/// A failed open changes nothing, also where a missing file cannot be made.
 #[test]
 fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
     let disk = disk();
@@ -607,7 +607,7 @@ fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
     }
 }
 
-/// Opens after a commit record of a plain namespace that nobody has made: it puts one key.
+/// Opens after a commit record of a plain namespace that no writer has made: it puts one key.
 fn opens_after_plain(
     kind: EntryKind,
     trie: TrieKind,
@@ -639,7 +639,7 @@ fn opens_after_plain(
     Ok(open(&disk, options())?.0)
 }
 
-/// The digest of a record is that of its changes, or said not to be.
+/// A record's digest is that of its changes, or the open fails.
 #[test]
 fn a_wrong_digest_in_a_record_is_found() {
     let right = |db: &SimDb| {
@@ -660,7 +660,7 @@ fn a_wrong_digest_in_a_record_is_found() {
     assert!(found.as_ref().is_err_and(is_told), "{found:?}");
     let db = opens_after_plain(EntryKind::Set, TrieKind::Plain, wrong).expect("opens");
     assert_eq!(db.roots().digest(5), Some([9; 32]));
-    // Nor does a record make another kind of trie of it.
+    // A record does not change the kind of a trie, either.
     let found = opens_after_plain(EntryKind::Changed, TrieKind::Merkle, wrong).map(drop);
     assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
 }

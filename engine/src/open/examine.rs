@@ -1,5 +1,5 @@
-//! Recovery from `choose` to `check-root` of `docs/commit-and-recovery.md`: everything is opened, measured
-//! and checked, and nothing is written. An open for writing goes on from here; tools that only look end here.
+//! Recovery from `choose` to `check-root` of `docs/commit-and-recovery.md`: everything is opened, measured and checked,
+//! and nothing is written. An open for writing goes on from here; tools that only read end here.
 
 use std::io::ErrorKind::NotFound;
 
@@ -23,10 +23,10 @@ use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 
-/// A database as its folder has it.
+/// The database in a folder, as recovery has read it.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
 pub struct Examination {
-    /// With the superblock in use that recovery went from.
+    /// The superblocks; recovery went from the one in use.
     pub superblocks: SuperblockStore,
     /// The number of the last writable open.
     pub incarnation: Incarnation,
@@ -35,15 +35,15 @@ pub struct Examination {
     pub(crate) space: LeafSpace,
     /// The log is kept from this position on.
     pub(crate) log_from: LogPos,
-    /// What was found and gone around.
+    /// The report of the examination: defects, and how recovery went on.
     pub opening: Opening,
-    /// What the superblocks know of the log.
+    /// The bounds of the log according to the superblocks.
     log_bounds: LogBounds,
     pub(super) limits: HistoryLimits,
 }
 
 impl Examination {
-    /// Is all of the history there that records and options promise?
+    /// Refuses a history that is shorter than records and options promise.
     pub(crate) fn require_history(&self) -> Result<()> {
         let (oldest, newest) = (self.opening.oldest, self.opening.commit);
         let wanted =
@@ -55,7 +55,7 @@ impl Examination {
         Err(Error::HistoryShort { wanted, oldest, newest, cause })
     }
 
-    /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
+    /// Whether the older checkpoint could serve if the newest were damaged; `None` when there is none.
     pub fn can_older_serve(&self, device: &Disk) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
         let known = LogBounds { clean: false, ..self.log_bounds };
@@ -65,7 +65,7 @@ impl Examination {
     }
 }
 
-/// Opens the superblocks, the first look at a folder that holds a database.
+/// Opens the superblocks, the first access to a folder that holds a database.
 pub fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
     open_all_files(device, mode)?;
     let store = SuperblockStore::open(device.clone(), mode)?;
@@ -73,10 +73,10 @@ pub fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
     Ok(store)
 }
 
-/// Opens every file of the database that is there, as `mode` says, and finds those that must be there. So wrong
+/// Opens every existing file of the database, as `mode` says, and checks that all necessary ones exist. So wrong
 /// rights, and folders in the place of files, show before anything is written. Writes nothing.
 fn open_all_files(device: &Disk, mode: OpenMode) -> Result<()> {
-    // A listing leaves folders out.
+    // A listing has no folders.
     for name in names::fixed() {
         match device.open(name, mode) {
             Err(error) if error.is_not_found() && !REQUIRED.contains(&name) => {}
@@ -89,7 +89,7 @@ fn open_all_files(device: &Disk, mode: OpenMode) -> Result<()> {
     Ok(())
 }
 
-/// Examines a database. Writes nothing. Where another process writes it, what that does meanwhile may make this fail.
+/// Examines a database. Writes nothing. May fail when another process writes the database meanwhile.
 pub fn examine(
     hasher: Option<Hasher>,
     device: &Disk,
@@ -103,7 +103,7 @@ pub fn examine(
     let found = newest.hasher.hasher(hasher);
     let hasher = found.ok_or_else(|| Error::wrong_hasher(hasher, &newest.hasher))?;
     let incarnation = match log_end {
-        // Whatever its file has: no record's incarnation is too high then.
+        // Ignores the incarnation file: no record's incarnation is too high then.
         LogEnd::Salvage => Incarnation { number: u32::MAX, copies: [false; 2] },
         _ => incarnation::read(device, newest.database)?,
     };
@@ -134,9 +134,8 @@ pub fn examine(
             None => return Err(name_missing_file(error)),
             Some(older) => {
                 known.clean = false;
-                // With its own log unbroken the older generation leads to the same state. After a bulk
-                // load, which writes no log, it leads to the empty one.
-                // Pages of its runs may be other runs' by now.
+                // With its own log unbroken the older generation leads to the same state. After a bulk load, which
+                // writes no log, it leads to the empty one. Pages of its runs may be other runs' by now.
                 let limits = HistoryLimits { reads_runs: true, ..limits };
                 let recovered = recover(hasher, device, &older, &known, limits, accept)
                     .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
@@ -156,8 +155,8 @@ pub fn examine(
     let in_use = *superblocks.newest();
     let (size, replay) = (in_use.geometry.log_segment, in_use.replay.position);
     let mut log_from = replay;
-    // Each generation counts as long as its log is there, with the history or without: that in use has a
-    // longer one than it needs by now, and the next open may start from it again.
+    // Each generation counts as long as its log exists, with the history or without: the one in use has a longer log
+    // than it needs by now, and the next open may start from it again.
     let slots = std::iter::once(in_use).chain(superblocks.other().ok());
     for from in slots.flat_map(|slot| [slot.log_from(), slot.replay.position]) {
         if from < log_from && segment::has_segments_between(device, size, log_from, from)? {
@@ -199,7 +198,7 @@ pub fn examine(
     })
 }
 
-/// Does the error come from the image, so that the older one may do? The log is the same for both.
+/// True when the error comes from the image, so that the older one may serve. The log is the same for both.
 fn is_image_error(error: &Error) -> bool {
     match error {
         Error::Page { .. }
@@ -211,7 +210,7 @@ fn is_image_error(error: &Error) -> bool {
     }
 }
 
-/// A file that is not there is said by its name.
+/// An error that names a missing file.
 fn name_missing_file(error: Error) -> Error {
     match error {
         Error::Io(io) if io.is_not_found() && io.file().is_some_and(is_ours) => {
@@ -221,7 +220,7 @@ fn name_missing_file(error: Error) -> Error {
     }
 }
 
-/// Which pages of the leaf file are taken; each must be in the file.
+/// The used pages of the leaf file; each must be in the file.
 fn leaf_space(
     device: &Disk,
     superblock: &superblock::Superblock,
@@ -287,8 +286,7 @@ pub(crate) fn spares(log_segment: u64) -> [SpareFile; 3] {
     [superblock::SPARE, incarnation::SPARE, segment::spare(log_segment)]
 }
 
-/// Makes spares that an open before this one has used up, where that can be done: the next open does
-/// without them.
+/// Makes the spares that an earlier open has used up, where that is possible: the next open works without them.
 pub(crate) fn renew_spares(device: &Disk, superblock: &superblock::Superblock) {
     for spare in spares(superblock.geometry.log_segment) {
         if let Err(error) = spare.renew(device, superblock.database) {
@@ -297,7 +295,7 @@ pub(crate) fn renew_spares(device: &Disk, superblock: &superblock::Superblock) {
     }
 }
 
-/// In an open, no room is [`Error::Full`] wherever it shows, and a file that is not there is missing.
+/// Turns errors of a full device into [`Error::Full`], and those of a missing file into [`Error::MissingFile`].
 pub(crate) fn clarify_error(error: Error) -> Error {
     match error.device() {
         Some(io) if io.is_full() && error.code() != 105 => NoRoom::Open(io.clone()).into(),
@@ -305,7 +303,7 @@ pub(crate) fn clarify_error(error: Error) -> Error {
     }
 }
 
-/// What is in the folder: files of a database, or nothing yet if one is to be created there.
+/// The contents of the folder: files of a database, or nothing yet if one is to be created there.
 pub fn inspect(device: &Disk, create: bool) -> Result<DirectoryState> {
     let folder = || device.info().folder;
     match creation::inspect(device)? {
@@ -317,7 +315,7 @@ pub fn inspect(device: &Disk, create: bool) -> Result<DirectoryState> {
     }
 }
 
-/// A folder that is not there has no database in it.
+/// The error for a missing folder: there is no database in it.
 pub fn missing_folder_error(error: IoError) -> Error {
     match error {
         IoError::Os { operation: Operation::OpenFolder, file: folder, kind: NotFound, .. } => {

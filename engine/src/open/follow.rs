@@ -1,7 +1,8 @@
-//! A read-only open of a database that another process may write (`docs/readers.md`), and how it follows that one's log.
+//! A read-only open of a database that another process may write (`docs/readers.md`), and how it follows that process's
+//! log.
 //!
-//! It takes no lock and writes nothing. Image and log are read as a recovery reads them; then each record that comes is
-//! applied to the same regions as in a recovery, and published.
+//! It takes no lock and writes nothing. Image and log are read as in a recovery; then each new record is applied to the
+//! same regions as in a recovery, and published.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,14 +34,14 @@ use crate::state::replica::{Replica, ReplicaSource};
 use crate::state::tries::Trie;
 use pleach_history::{DiskRun, RunDescriptor};
 
-/// Tries of an open.
+/// Attempts of an open.
 const TRIES: u32 = 16;
-/// Tries of an open that fails though no checkpoint was made: files get other names for a moment.
+/// Attempts of an open that fails though no checkpoint was made: files are renamed for a moment.
 const MAX_UNCHANGED: u32 = 3;
-/// The time between two tries.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Opens a database for reading alone, as the newest record of its log has it.
+/// Opens a database for reading alone, in the state of the newest record of its log.
 pub(crate) fn open_replica(
     device: Disk,
     runtime: Executor,
@@ -58,12 +59,12 @@ pub(crate) fn open_replica(
     let writer = LogWriter::new_refusing(device.clone(), segments, examined.recovered.scan.end);
     let reader = OpenRole::Reader(Replica::new(Box::new(follower)));
     let state = assemble(device, runtime, options, examined, writer, reader)?;
-    // Nothing is prefetched: that looks pages up beside those who read.
+    // Nothing is prefetched: the prefetch task would look pages up while readers wait for it.
     let prefetch = Arc::new(PrefetchState::new(&state.runtime, 0));
     Ok(OpenedEngine { engine: Arc::new(Engine::new(state, prefetch)), tasks: Vec::new(), opening })
 }
 
-/// Reads image and log while another process may write them: again, where it has written over what is read.
+/// Reads image and log while another process may write them; again, where it has overwritten what is read.
 pub fn examine_beside(
     hasher: Option<Hasher>,
     device: &Disk,
@@ -76,7 +77,7 @@ pub fn examine_beside(
             .and_then(|_| examine::superblocks(device, OpenMode::Read))
             .and_then(|found| examine(hasher, device, found, &limits, None, LogEnd::Live));
         let after = generation_and_incarnation(device);
-        // An image is written over in the making of the second checkpoint after it, and its log afterwards.
+        // An image is overwritten during the second checkpoint after it, and its log later.
         let is_whole =
             matches!((before, after), (Some((before, _)), Some((after, _))) if after <= before + 1);
         match examined {
@@ -93,7 +94,7 @@ pub fn examine_beside(
 }
 
 /// The generation of the newest superblock and the last incarnation, if they can be read: a writer that has made a
-/// checkpoint, or was opened again, may have written over what was read.
+/// checkpoint, or was opened again, may have overwritten what was read.
 fn generation_and_incarnation(device: &Disk) -> Option<(u64, u32)> {
     let newest = read_newest_superblock(device).ok()?;
     let incarnation = incarnation::read(device, newest.database).ok()?;
@@ -104,14 +105,14 @@ fn read_newest_superblock(device: &Disk) -> Result<Superblock> {
     Ok(*SuperblockStore::open(device.clone(), OpenMode::Read)?.newest())
 }
 
-/// Follows the log of a database that another process writes.
+/// Follows the log that another process writes.
 struct Follower {
     device: Disk,
     input: ScanInput,
     replay: Replay,
     /// The generation whose runs of the history are in use.
     generation: u64,
-    /// Can it not be followed any more?
+    /// True when the log cannot be followed any more.
     ended: bool,
 }
 
@@ -133,12 +134,12 @@ impl Follower {
         Self { device: device.clone(), input, replay, generation, ended: false }
     }
 
-    /// Applies the records that have come to the regions.
+    /// Applies new records to the regions; returns their number.
     fn apply_new_records(&mut self) -> Result<u64> {
         let Self { input, replay, ended, .. } = self;
         let scanned = scan(&self.device, &input.clone(), |record: &RecordView<'_>| {
-            // One that does not follow comes after a bulk load, or after another commit of the same number: this state has ended.
-            // Where it is damage, another open says so.
+            // A record that does not follow comes after a bulk load, or after another commit of the same number: this
+            // state has ended. If it is damage, the next open reports it.
             replay.apply_record(record).inspect_err(|error| {
                 tracing::debug!(%error, "the log does not go on from this state");
                 *ended = true;
@@ -149,7 +150,7 @@ impl Follower {
         Ok(scanned?.records)
     }
 
-    /// Reads to the end of the log. Is it the end, or does the log begin behind it by now? A file that was given up ends, too.
+    /// Reads to the end of the log. Sets `ended` when the log begins behind that by now, or its file was removed.
     fn read_to_end(&mut self) -> Result<()> {
         let (mut nothing, mut failed) = (0, None);
         for _ in 0..TRIES {
@@ -160,7 +161,7 @@ impl Follower {
             let is_left_behind = self.is_left_behind()?;
             match read {
                 Ok(_) if !is_left_behind => return Ok(()),
-                // That was asked later than the log was read: once more.
+                // The superblock was read later than the log: the log is read once more.
                 Ok(records) => nothing += u32::from(records == 0),
                 Err(error) => {
                     nothing += 1;
@@ -178,7 +179,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Is what comes next not in the log any more, or was it never, as a bulk load is not? Or is the log another one?
+    /// True when the next records are not in the log any more, or never were, as after a bulk load, or when the log is
+    /// another one.
     fn is_left_behind(&mut self) -> Result<bool> {
         let newest = read_newest_superblock(&self.device)?;
         let (position, tip) = (self.input.from.position, &self.replay.tip);
@@ -191,7 +193,7 @@ impl Follower {
             || is_other)
     }
 
-    /// The history is in the runs that the newest image names: those that it named before may be written over.
+    /// Reads the runs of the newest image: runs of earlier images may be overwritten.
     fn follow_history(&mut self, db: &Database) -> Result<()> {
         let newest = read_newest_superblock(&self.device)?;
         let Some(file) =
@@ -204,17 +206,17 @@ impl Follower {
             let table = read_table(&mut image, &newest)?;
             Ok((read_runs(&mut image, &table)?, table.kept_from))
         };
-        // An image that is written over by now: the next time there is another.
+        // The image is overwritten by now: there will be a newer one next time.
         let Ok((runs, from)) = read() else { return Ok(()) };
         let run = |names| Arc::new(DiskRun::new(names, file));
         db.commits.undo.replace_disk_runs(runs.into_iter().map(run).collect(), from);
-        // They are the writer's.
+        // The pages belong to the writer.
         drop(file.take_unused());
         self.generation = newest.generation;
         Ok(())
     }
 
-    /// Makes what the records have changed what readers find.
+    /// Publishes the state after the applied records to readers.
     fn publish(&mut self, db: &Database) -> Result<()> {
         self.replay.settle_history();
         let tip = self.replay.tip.clone();
@@ -242,7 +244,7 @@ impl Follower {
 impl ReplicaSource for Follower {
     fn catch_up(&mut self, db: &Database) -> Result<bool> {
         let before = self.input.from;
-        // What was read before an error came is there, and the rest comes with the next call.
+        // Records that were read before an error are applied, and the rest comes with the next call.
         let read = if self.ended { Ok(()) } else { self.read_to_end() };
         if !self.ended && self.input.from != before {
             self.ended = self.publish(db).inspect_err(|error| tracing::error!(%error)).is_err();
@@ -259,7 +261,7 @@ impl ReplicaSource for Follower {
     }
 }
 
-/// Gives the root of a Merkle trie that has changed.
+/// Publishes a trie; gives the root of a Merkle trie that has changed.
 fn publish_trie(db: &Database, replay: &mut TrieReplay, commit: u64) -> Option<Node> {
     let (changed, growth) = replay.take_changes();
     let RecoveredTrie { namespace, kind, dropped, ref regions } = replay.trie;
@@ -269,7 +271,7 @@ fn publish_trie(db: &Database, replay: &mut TrieReplay, commit: u64) -> Option<N
     Counters::change(&counters.pending_bytes, bytes);
     Counters::change(&counters.pending_entries, entries);
     if is_new {
-        // The number may have been that of another trie, which was dropped and given up.
+        // The number may have been that of another trie, which was dropped and reclaimed.
         if db.tries.get(namespace).is_some_and(|before| before.dropped.is_none()) {
             db.tries.set_dropped(namespace, Some(commit));
         }

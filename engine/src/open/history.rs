@@ -1,13 +1,14 @@
-//! The history: what the commits before the newest one had.
+//! Recovery of the history: the states of the commits before the newest one.
 //!
-//! An image names runs on the device, which have what commits through one have replaced, and where the records of those
-//! after it begin. An open reads of the runs only which long values they name, where they name any; and these records, up to
-//! the replay start, and those that are replayed ([`HistoryReplay::apply_commit`]). The runs of the overflow file that long values take
-//! which the window names, and nobody else, are used and retired: they are free when a durable
-//! record says that the window has moved on (rule `runs-after-window`).
+//! An image names runs on the device, which have what commits through one have replaced, and the position of the
+//! records after it. An open reads only the long values that runs name, where they name any; these records, up to the
+//! replay start; and the records that are replayed ([`HistoryReplay::apply_commit`]). The runs of the overflow file
+//! with long values that only the window names are used and retired: they become free when a durable record says that
+//! the window has moved on (rule `runs-after-window`).
 //!
-//! Where a run or the log is damaged, what lies before the damage is lost, and that is said; what lies behind it is whole, and
-//! so is the database. A read that fails is no damage: it fails the open, unless no history is wanted.
+//! Where a run or the log is damaged, the commits before the damage are lost, which the open reports; the commits
+//! behind it are whole, and so is the database. A failed read is no damage: it fails the open, unless no history is
+//! wanted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,55 +37,56 @@ use crate::state::pages::overflow;
 use crate::state::pages::space::RetiredRuns;
 use pleach_history::{DiskRun, RunFile};
 
-/// A long value that the undo of a commit names.
+/// A long value that undo of a commit names.
 struct NamedValue {
     number: u64,
     start: LogPos,
     stored: Stored,
 }
 
-/// The history in the making.
+/// The history while records are replayed.
 pub(crate) struct HistoryReplay {
     undo: Arc<Undo>,
     limits: HistoryLimits,
-    /// The commit that came last, and its roots.
+    /// The newest commit so far, and its roots.
     tip: u64,
     roots: Roots,
     /// The oldest commit that can be read.
     from: u64,
-    /// Where the newest record says that the history begins; 0 as long as none was read. Other than `from`, this
-    /// holds whichever generation the next open uses, and whether it can read the history or not.
+    /// The begin of the history in the newest record; 0 as long as none was read. Unlike `from`, it is the same
+    /// whichever generation the next open uses, and whether that can read the history or not.
     recorded_begin: u64,
     values: Vec<NamedValue>,
-    /// Is it that of a read-only open?
+    /// True in a read-only open.
     is_follower: bool,
     /// Runs on the device.
     disk: Vec<Arc<DiskRun>>,
-    /// Why commits before those that were read are not known.
+    /// The error that has cost the commits before the readable ones.
     lost: Option<Error>,
 }
 
-/// A history that is ready.
+/// The recovered history.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
 pub struct RecoveredHistory {
-    /// What commits replaced.
+    /// The undo of its commits.
     pub undo: Arc<Undo>,
-    /// Where the newest record says that the history begins; 0 where that is not known.
+    /// The begin of the history in the newest record; 0 where that is not known.
     pub(crate) recorded_begin: u64,
-    /// What releases the runs of the overflow file that the history alone names.
+    /// The retired runs of the overflow file that the history alone names: what they are retired under, and the commit
+    /// from which on no view names them.
     pub(crate) retired_runs: RetiredRuns,
     /// The runs on the device that the image names.
     pub(crate) disk: Vec<Arc<DiskRun>>,
-    /// These runs, and those of runs of the history.
+    /// The retired runs, and the pages of runs of the history.
     pub overflow_runs: Vec<OverflowRun>,
     /// Long values that the history names, with the commit that has replaced each.
     pub long_values: Vec<(u64, Stored)>,
-    /// Why some of the history is not there, or all of it, though it should be.
+    /// The error that has cost some or all of the history.
     pub(crate) lost: Option<Error>,
 }
 
 impl RecoveredHistory {
-    /// What is wrong with the runs on the device, all of whose pages are read; of each one error.
+    /// One error for each damaged run on the device; reads all pages of the runs.
     pub fn damaged_runs(&self) -> impl Iterator<Item = Error> {
         self.disk.iter().filter_map(|run| Some(run.check().err()?.into()))
     }
@@ -115,7 +117,7 @@ impl HistoryReplay {
         }
     }
 
-    /// The history that goes on from what was recovered.
+    /// The history that continues the recovered one.
     pub(crate) fn continue_from(
         recovered: &RecoveredHistory,
         tip: &Tip,
@@ -131,7 +133,7 @@ impl HistoryReplay {
         }
     }
 
-    /// The window begins where the records say, or later.
+    /// Moves the begin of the window to that in the records, or later.
     pub(crate) fn settle_window(&self) {
         if self.limits.commits > 0 {
             self.undo.set_recovered_begin(self.from, self.recorded_begin);
@@ -149,7 +151,7 @@ impl HistoryReplay {
     ) -> Result<Self> {
         let Superblock { database, replay, geometry, .. } = *superblock;
         let mut lost = None;
-        // Each turn begins behind the damage that ended the one before, at the replay start at last.
+        // Each turn begins behind the damage that ended the one before, at the latest at the replay start.
         loop {
             let past = named.past.take();
             let first =
@@ -163,7 +165,7 @@ impl HistoryReplay {
             };
             lost = Some(error.clone());
             if limits.commits == 0 && error.device().is_some() {
-                // Nobody wants it.
+                // No history is wanted.
                 let state = (superblock.commit, at_replay.clone());
                 return Ok(Self { lost, ..Self::new(limits, state, Some(file.1), Vec::new()) });
             } else if error.device().is_some() {
@@ -171,7 +173,7 @@ impl HistoryReplay {
             }
             let (size, end) = (geometry.log_segment, replay.position);
             named.records = next_record(file.0, database, size, resume, end)?.unwrap_or(end);
-            // They lead to what is damaged.
+            // The runs have the commits before the damage.
             named.runs.clear();
         }
     }
@@ -230,7 +232,7 @@ impl HistoryReplay {
         Ok(history)
     }
 
-    /// The next commit.
+    /// Applies the next commit.
     pub(crate) fn apply_commit(
         &mut self,
         hasher: Hasher,
@@ -272,13 +274,13 @@ impl HistoryReplay {
             let before = PriorCommit { start: header.position, roots, blob, back_to, time: None };
             self.undo.restore(header.number, &replaced, before);
         }
-        // Whoever only follows gives no runs back.
+        // A follower releases no runs.
         let from = if self.is_follower { u64::MAX } else { self.from };
         self.values.retain(|value| value.number > from);
         Ok(())
     }
 
-    /// All commits have come: the runs that the history alone names are taken.
+    /// Ends the replay: marks the runs used that the history alone names.
     pub(crate) fn finish_history(
         mut self,
         extents: &mut OverflowSpace,
@@ -291,7 +293,7 @@ impl HistoryReplay {
             values.into_iter().filter(|value| value.number > from)
         {
             for run in overflow::runs(&stored) {
-                // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
+                // A run that is not free is named by a page or a buffered change, or waits to be retired by a flush.
                 if extents.mark_used(run).is_err() {
                     continue;
                 }
@@ -307,7 +309,7 @@ impl HistoryReplay {
         if limits.commits > 0 || from < tip || lost.is_some() {
             undo.set_recovered_begin(from, stated);
         }
-        // Where there is no record there is no past, unless it is lost.
+        // Without a record there is no history, unless it is lost.
         let stated = if stated == 0 && lost.is_none() { from } else { stated };
         Ok(RecoveredHistory {
             undo,
@@ -320,8 +322,9 @@ impl HistoryReplay {
         })
     }
 
-    /// The pages of runs on the device are taken: an image's map has them free, so that the present never depends on them. Where
-    /// something else has one of them by now, or a run that is to be read is damaged, that run and all before it are lost.
+    /// Marks the pages of runs on the device used: an image's map has them free, so that the present never depends on
+    /// them. Where one of the pages is used otherwise by now, or a run that is to be read is damaged, that run and all
+    /// before it are lost.
     fn claim_runs(&mut self, extents: &mut OverflowSpace) -> Result<()> {
         for at in (0..self.disk.len()).rev() {
             let run = &self.disk[at];
@@ -337,7 +340,7 @@ impl HistoryReplay {
                 None => Ok(()),
             };
             let mut own = Vec::new();
-            // Each record takes more bytes than its commit has numbers before it.
+            // Commit numbers serve as positions: each record takes more bytes than its commit has numbers before it.
             let see =
                 |number: u64, stored| own.push(NamedValue { number, start: number.into(), stored });
             let read = read.and_then(|()| Ok(run.for_each_long_value(see)?));
@@ -362,7 +365,7 @@ impl HistoryReplay {
     }
 }
 
-/// The roots before the record at `from`, from those at the replay start: what no record since then names has
+/// The roots before the record at `from`, from those at the replay start: a root that no record since then names has
 /// not changed.
 fn roots_before(
     device: &Disk,
@@ -386,13 +389,13 @@ fn roots_before(
     Ok(at_replay.with(before))
 }
 
-/// The root of a namespace before a commit, as this entry of its record says.
+/// The root of a namespace before a commit, from the entry of its record.
 pub fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
     let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
     existed.then_some(TrieRoot { kind: entry.trie, node: *entry.previous_root })
 }
 
-/// The roots after a commit, as far as this entry of its record says.
+/// The roots after a commit, with the changes by this entry of its record.
 pub(crate) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>) -> Result<Roots> {
     if before.of(entry.ns) != root_before(entry) {
         return Err(Contradiction::CommitRoot { commit }.into());
@@ -400,7 +403,7 @@ pub(crate) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>
     Ok(before.with([(entry.ns, root_after(entry))]))
 }
 
-/// The root of a namespace after a commit, as this entry of its record says.
+/// The root of a namespace after a commit, from the entry of its record.
 pub fn root_after(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
     let exists = entry.kind != EntryKind::Dropped;
     exists.then_some(TrieRoot { kind: entry.trie, node: *entry.new_root })

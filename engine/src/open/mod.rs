@@ -1,9 +1,8 @@
-//! Opening a database. What is in the folder is examined ([`examine`], [`recovery`]), or a new database is
-//! created in it. Then the files are taken over for writing, and the background tasks start.
+//! Opening a database. The folder is examined ([`examine`], [`recovery`]), or a new database is created in it. Then the
+//! files are taken over for writing, and the background tasks start.
 //!
-//! Everything is opened, measured and checked before the first byte is written. The folder's lock is
-//! held from before the examination on. Only `Db::open` calls this; the tools of `pleach-ops` stop after
-//! [`examine`].
+//! Everything is opened, measured and checked before the first byte is written. The folder's lock is held from before
+//! the examination on. Only `Db::open` calls this; the tools of `pleach-ops` stop after [`examine`].
 
 mod assemble;
 #[cfg(test)]
@@ -69,7 +68,7 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
         return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
     }
     let lock = device.lock(LockMode::Exclusive)?;
-    // Looked at again: another process may have come first.
+    // Checked again under the lock: another process may have come first.
     let created = creation::inspect(&device)? != DirectoryState::Database;
     if created {
         create(&device, &runtime, &options)?;
@@ -97,15 +96,15 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
     let state = take_over_files(device, runtime, options, examined, lock)?;
     let prefetching = PrefetchState::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
-    // Replays from either superblock would find the recorded root again, and the next commit made on another. And a creation
-    // has written one image: a bad page of it would be the end of the database.
+    // Replays from either superblock would find the recorded root again, and the next commit made on another. And a
+    // creation has written one image: a bad page of it would lose the database.
     let images = if root_accepted { 2 } else { u32::from(state.images.newest().generation == 1) };
     for _ in 0..images {
         match checkpoint(&state, false) {
             Err(error @ Error::Full(_)) if !root_accepted => {
                 tracing::warn!(%error, "there is no second image yet");
             }
-            // Nothing hangs on it: the state is that of before.
+            // The outcome does not matter: the state is the same as before.
             Err(Error::InDoubt(cause)) => return Err(Error::Poisoned(cause)),
             made => made?,
         }
@@ -157,14 +156,14 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
             prepared_through: options.geometry.log_segment.into(),
             ..Superblock::default()
         };
-        // A superblock proves that all else is there: its name must not be durable before theirs.
+        // The superblock proves that all other files are there: its name must not be durable before theirs.
         device.sync_folder()?;
         SuperblockStore::create(device.clone(), &first)?;
         Ok(())
     })
 }
 
-/// Recovery from `confirm-superblocks` to `open`: makes durable what was read, and takes the files over for
+/// Recovery from `confirm-superblocks` to `open`: makes the examined state durable, and takes the files over for
 /// writing.
 fn take_over_files(
     device: Disk,
@@ -190,7 +189,7 @@ fn take_over_files(
     }
     let newest = superblocks.newest().geometry;
     let log_limit = options.log_limit_of(newest.log_limit, newest.log_segment)?;
-    // What can still fail for other reasons than the medium comes first.
+    // Steps that can fail for other reasons than the medium come first.
     create_missing_files(&device)?;
     superblocks.confirm(recovered.scan.proven, recovered.scan.prepared_through)?;
     let newest = *superblocks.newest();
@@ -202,12 +201,12 @@ fn take_over_files(
         log_segment: newest.geometry.log_segment,
         size_factor: newest.geometry.size_factor_percent,
     };
-    // What processes beside this one read is no dead block, either.
+    // Segments that other processes read are no dead blocks, either.
     let replay = newest.log_from();
     let start =
         WriterStart::after_scan(&recovered.scan, newest.database, incarnation, *log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability != Durability::Commit);
-    // Those that wait take room on a small device.
+    // Waiting spares take room on a small device.
     let spares = if device.free_space()?.1 / size < 512 { 1 } else { 4 };
     let segments = SegmentOptions { size, spares, cached };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
@@ -216,8 +215,8 @@ fn take_over_files(
     assemble(device, runtime, options, examined, writer, open_as)
 }
 
-/// Makes the files that are missing and hold nothing: the image that is not in use, and the spill file. When one cannot be made,
-/// none is.
+/// Makes the missing files that hold nothing: the image that is not in use, and the spill file. When one cannot be
+/// made, none is.
 fn create_missing_files(device: &Disk) -> Result<()> {
     let names = device.list()?;
     let missing = |file: &&str| !names.iter().any(|name| name == file);
@@ -234,7 +233,7 @@ fn create_missing_files(device: &Disk) -> Result<()> {
     Ok(())
 }
 
-/// Starts the background tasks. Where one cannot be started, those before it end.
+/// Starts the background tasks. Where one cannot be started, the earlier ones end.
 fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
     let (db, prefetching) = (&engine.db, &engine.prefetch);
     let mut flusher = Flusher::new(Arc::clone(db));
@@ -249,7 +248,7 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
             match next {
                 Step::Idle => guarded.pace.enter_stage(task, IDLE),
                 Step::Done => guarded.pace.enter_stage(task, ENDED),
-                // Waiting for a time may be part of the work: the task says so itself.
+                // Waiting for a time may be part of the work: the task itself reports progress.
                 Step::Continue | Step::IdleFor(_) => {}
             }
             next
@@ -266,7 +265,7 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
             guarded(prefetch, Box::new(move || prefetcher.step())),
         ),
     ];
-    // Told to end before the handles are dropped, which wait for that.
+    // The tasks are told to end before the handles are dropped, which waits for them.
     let start = |(name, event, task)| {
         db.runtime.spawn(name, event, task).inspect_err(|_| engine.end_tasks(None))
     };

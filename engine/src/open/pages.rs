@@ -17,15 +17,16 @@ const DEPTH: usize = 64;
 /// A child of a region, with its page as it was read.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
 pub struct VisitedPage<'a> {
-    /// The region of the page.
+    /// The region of the child.
     pub region: &'a Arc<Region>,
-    /// Its place among the children of the region.
+    /// The child's index in the region.
     pub child: usize,
     /// `None` for a prefix without a page.
     pub page: Option<core::result::Result<PageBuf, IoError>>,
 }
 
-/// Visits all children of all regions of a trie in key order, until `visit` says false. Without the file each page is its error.
+/// Visits all children of all regions of a trie in key order, until `visit` returns false. Without the file each page
+/// is an error.
 #[expect(clippy::missing_panics_doc, reason = "a completion has the token of a request")]
 pub fn visit<'a, E: From<Error>>(
     device: &Disk,
@@ -38,7 +39,7 @@ pub fn visit<'a, E: From<Error>>(
         let children = region.read().children().clone();
         (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
-    // In order, and whether the page is there, or still on its way.
+    // Pages in order, each with whether it has arrived.
     let mut pending: VecDeque<(VisitedPage<'a>, bool)> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
@@ -75,13 +76,13 @@ pub fn visit<'a, E: From<Error>>(
         (visited.page, *is_here) = (Some(completion.result.map(|()| completion.buf)), true);
     };
     while queue.in_flight() > 0 {
-        // Results that nobody wants any more.
+        // Results that are not needed any more.
         drop(queue.wait().map_err(Error::from)?);
     }
     outcome
 }
 
-/// A page as the index of a namespace expects it, parsed.
+/// Checks and parses a page that the index of a namespace names.
 pub fn parse(
     buf: &PageBuf,
     database: u64,

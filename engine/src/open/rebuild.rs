@@ -1,5 +1,5 @@
-//! Recovery of nodes: those of a trie are computed anew from its pairs, where those that the files have do not lead to
-//! its root. Every leaf page is read; the nodes that pages store are not used.
+//! Recovery of nodes: computes the nodes of a trie anew from its pairs, where the nodes in the files do not lead to its
+//! root. Every leaf page is read; the nodes that pages store are not used.
 
 use std::sync::Arc;
 
@@ -17,8 +17,7 @@ use crate::error::{Error, Result};
 
 /// Computes all nodes of a trie's index from its pairs, puts them into its regions, and gives the root.
 ///
-/// # Errors
-/// When a leaf page cannot be read or is not the one that the index names: then not all pairs are there.
+/// # Errors When a leaf page cannot be read or is not the one that the index names: then some pairs are missing.
 pub(super) fn rebuild(
     hasher: Hasher,
     device: &Disk,
@@ -42,7 +41,7 @@ pub(super) fn rebuild(
     Ok(root_of(hasher, index))
 }
 
-/// The node of a child: that of its page's cells and the buffered changes over them.
+/// The node of a child: of its page's cells with the buffered changes over them.
 fn child_node(
     folder: &mut Folder,
     database: u64,
@@ -62,7 +61,7 @@ fn child_node(
     let (view, at) = (view.transpose()?, &prefix);
     let page = PageState { at, leaf: view.as_ref(), buffered: &changes, treelet: None };
     folder.clear();
-    // In parts: these are of the pairs alone, without the nodes that the page stores.
+    // Folded in parts: from the pairs alone, without the nodes that the page stores.
     let folded = fold_parts(folder, &page, None, &[], &mut Vec::new());
     let fold = folder.end_fold(folded.subtrie, false);
     folder.run();

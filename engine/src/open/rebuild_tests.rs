@@ -1,4 +1,4 @@
-//! Folders whose nodes are wrong and whose pairs are right.
+//! Folders with wrong nodes and right pairs.
 
 use pleach_beatree::region::tiling;
 use pleach_core::{Hasher, Key, Node};
@@ -28,7 +28,7 @@ fn put(db: &SimDb, keys: std::ops::Range<u64>, byte: u8) {
     session.finish(writes.collect::<Vec<_>>()).expect("finished").commit().expect("committed");
 }
 
-/// A database of two commits, the first of which is in leaf pages, and the second a buffered change over them.
+/// A database of two commits, the first in leaf pages, and the second a buffered change over them.
 fn filled() -> (SimDisk, SimDb) {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let db = open(&disk, None).expect("opened");
@@ -73,7 +73,7 @@ fn wrong_nodes_in_the_files_are_computed_from_the_pairs() {
     assert_is_whole(&db, root);
 }
 
-/// A commit recorded a wrong root, as a faulty version did: nothing but the pairs is right.
+/// A commit recorded a wrong root, as a faulty version did: only the pairs are right.
 #[test]
 fn a_wrong_recorded_root_is_named_and_that_of_the_pairs_accepted() {
     let (disk, db) = filled();
@@ -102,7 +102,7 @@ fn a_wrong_recorded_root_is_named_and_that_of_the_pairs_accepted() {
     assert!(is_named(&refused), "{refused}");
     let report = check_on(&disk, CheckOptions::default()).expect("checked");
     assert!(report.findings.iter().any(|found| found.what.contains("accept_root")), "{report:?}");
-    // From then on the state has its right root, with commits after it and without the option, whatever is left of the
+    // From then on the state has its right root, with commits after it and without the option, whatever remains of the
     // log.
     drop(open(&disk, Some(root)).expect("opened"));
     for _ in 0..2 {

@@ -1,16 +1,16 @@
-//! Recovery of the state in memory: the mirror of commit, flush and checkpoint. The steps have the names
-//! of `docs/commit-and-recovery.md`; `choose` and what comes after `check-root` are not here.
+//! Recovery of the state in memory: the mirror of commit, flush and checkpoint. The steps have the names of
+//! `docs/commit-and-recovery.md`; `choose` and the steps after `check-root` are not here.
 //!
 //! * `image`: the superblock names an image, and the hash of its table. For each namespace branch pages are
 //!   read from the root down, each with the tag that its parent expects; they give the regions with their
-//!   nodes and log positions. Then come the changes that pend, and in the end the overflow map.
-//! * `history`: what leads to the runs of past commits, and the records behind them up to the replay start
+//!   nodes and log positions. Then come the buffered changes, and in the end the overflow map.
+//! * `history`: the run descriptors of past commits, and the records behind them up to the replay start
 //!   (`super::history`).
 //! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
-//!   after that region's own log position. Commits add pending changes and nodes, location records move
+//!   after that region's own log position. Commits add buffered changes and nodes, location records move
 //!   pages. No leaf page is read.
-//! * `check-root`: the nodes of each trie fold to a root, which must be that of the last commit; of one that
-//!   is dropped, that of the commit before the drop, as long as the history reaches back to it. Where they do not, all
+//! * `check-root`: the nodes of each trie fold to a root, which must be that of the last commit; of a dropped trie,
+//!   that of the commit before the drop, as long as the history reaches back to it. Where they do not, all
 //!   nodes of the trie are computed anew from its pairs (`super::rebuild`), which reads every leaf page. A plain trie has no
 //!   nodes: each record's digest is checked against the one before and its changes.
 
@@ -51,46 +51,46 @@ use crate::state::history::undo::ImageHistory;
 use crate::state::pages::overflow;
 use pleach_history::{DiskRun, RunDescriptor, RunFile};
 
-/// Most pages of runs of the history that stay in memory when they were read; an eighth of the memory for undo, with about so
-/// many bytes a page.
+/// Most pages of runs of the history that stay in memory after a read; and an eighth of the memory for undo, with about
+/// this many bytes a page.
 const MOST_RUN_PAGES: u64 = 2048;
 const RUN_PAGE: u64 = 8192;
 
-/// A database's state in memory, as the device has it.
+/// A database's state in memory, recovered from the device.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
 pub struct RecoveredState {
-    /// The database's own.
+    /// The database's own hasher.
     pub(crate) hasher: Hasher,
-    /// The tries of all namespaces, in ascending order; those that are dropped and not given up, too.
+    /// The tries of all namespaces, in ascending order; also tries that are dropped and not reclaimed.
     pub tries: Vec<RecoveredTrie>,
-    /// Pages of both files that are in use.
+    /// The used pages of the overflow file.
     pub extents: OverflowSpace,
     /// The newest commit.
     pub tip: Tip,
-    /// Where and how the log ends.
+    /// The end of the log, and its kind.
     pub scan: ScanEnd,
-    /// Bytes of changes that pend.
+    /// Bytes of buffered changes.
     pub buffered_bytes: usize,
-    /// Changes that pend.
+    /// Number of buffered changes.
     pub buffered_entries: usize,
-    /// Numbers of all leaf pages.
+    /// Page numbers of all leaf pages.
     pub leaf_pages: Vec<PageNo>,
-    /// How many of them have nodes.
+    /// The number of leaf pages with nodes.
     pub(crate) leaf_pages_with_nodes: u64,
-    /// The image names pages of the leaf file below this one.
+    /// The image names only leaf pages below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
     pub history: history::RecoveredHistory,
-    /// Namespaces whose nodes were computed from their pairs, since those in the files were wrong.
+    /// Namespaces whose nodes were computed from their pairs, since the nodes in the files were wrong.
     pub(crate) rebuilt: Vec<u8>,
-    /// Has the newest state another root than its commit has recorded, as the caller wants it?
+    /// True when the newest state has another root than its commit has recorded, accepted by the caller.
     pub(crate) root_accepted: bool,
 }
 
 impl RecoveredState {
-    /// When some of the history could not be read: which runs that names nobody knows, and the next open may read it
-    /// again. So whatever is free waits, as they would, for a durable record that says that the window has moved past it (rule
-    /// `runs-after-window`).
+    /// Retires all free runs when some of the history could not be read: the runs that it names are not known, and the
+    /// next open may read it. So free runs wait, like named ones, for a durable record that says that the window has
+    /// moved past it (rule `runs-after-window`).
     pub(super) fn retain_unreadable_runs(&mut self) {
         let end = self.scan.end.position;
         if self.history.lost.is_some() && self.extents.retire_free(end.get()) {
@@ -98,7 +98,7 @@ impl RecoveredState {
         }
     }
 
-    /// The trie of a namespace of the newest commit's state.
+    /// The trie of a namespace in the newest state.
     pub fn trie(&self, namespace: u8) -> Result<&RecoveredTrie> {
         let found = self.tries.iter().find(|trie| trie.namespace == namespace);
         found.filter(|trie| trie.dropped.is_none()).ok_or(Error::Namespace(namespace))
@@ -108,7 +108,7 @@ impl RecoveredState {
 pub(super) struct Replay {
     /// In ascending order.
     pub(super) tries: Vec<TrieReplay>,
-    /// Which runs of the overflow file are taken; not known to who only reads.
+    /// The used runs of the overflow file; not known in a read-only open.
     extents: Option<OverflowSpace>,
     pub(super) tip: Tip,
     history: HistoryReplay,
@@ -116,20 +116,20 @@ pub(super) struct Replay {
     pub(super) hasher: Hasher,
 }
 
-/// Where a recovery takes the log to end.
+/// The rule by which a recovery finds the end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogEnd {
     /// Where no valid record follows, unless that is damage.
     Proven,
-    /// There, also where another process is writing on: what follows is damage only if no valid record comes there.
+    /// Also where another process is writing on: what follows is damage only if no valid record appears there.
     Live,
-    /// Where it is damaged, whatever evidence says: a repair cuts it there.
+    /// Where the log is damaged, whatever evidence says: a repair cuts it there.
     Damage,
-    /// There, too. Pages that the files do not have any more are for whoever reads them.
+    /// As `Damage`. Pages that the files do not have any more are errors of later reads.
     Salvage,
 }
 
-/// What the two superblocks and the incarnation know of the log, whichever of them is in use.
+/// The bounds of the log by both superblocks and the incarnation, whichever is in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogBounds {
     /// The last incarnation before this open.
@@ -138,14 +138,14 @@ pub(crate) struct LogBounds {
     pub(crate) durable_through: LogPos,
     /// Segments had been prepared below this.
     pub(crate) prepared_through: LogPos,
-    /// Was the database closed cleanly at the end of the log that the superblock names?
+    /// True when the database was closed cleanly at the end of the log that the superblock names.
     pub(crate) clean: bool,
-    /// Where the log ends.
+    /// The rule for the end of the log.
     pub(crate) log_end: LogEnd,
 }
 
-/// Reads the state that a superblock leads to. Writes nothing. `accept` is a root that pairs may have in the place of the
-/// one that was recorded.
+/// Reads the state that a superblock leads to. Writes nothing. `accept` is a root that the pairs of a namespace may
+/// have instead of the recorded one.
 pub(crate) fn recover(
     hasher: Hasher,
     device: &Disk,
@@ -163,7 +163,7 @@ pub(crate) fn recover(
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
     let map = image.read_checked_stream(0, StreamId::FreeMap, &table.overflow_map)?;
     let extents = OverflowSpace::parse(superblock.page_space(), &map).map_err(bad_map)?;
-    // A salvage takes no page, and records may name pages that the file does not have any more.
+    // A salvage needs no overflow map, and records may name pages that the file does not have any more.
     let keeps_map = bounds.log_end != LogEnd::Salvage;
     let (extents, of_image) = if keeps_map { (Some(extents), None) } else { (None, Some(extents)) };
     let root = |kind, node| TrieRoot { kind, node };
@@ -175,7 +175,7 @@ pub(crate) fn recover(
     }
     let past =
         table.prior_roots.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
-    // Without any they are those of now.
+    // Without an entry for it the roots are the present ones.
     let past = if table.prior_roots.is_empty() { roots.clone() } else { Roots::new(past) };
     let cached = (limits.bytes / RUN_PAGE / 8).clamp(16, MOST_RUN_PAGES);
     let file = RunFile::new(hasher, (device.clone(), OVERFLOW_FILE), superblock.database, cached);
@@ -213,8 +213,8 @@ pub(crate) fn recover(
         scan_lenient(device, &input, &mut record)?
     } else {
         match scan(device, &input, &mut record) {
-            // What was in the making when it was judged may be whole by now, and that alone makes what lies behind it no evidence;
-            // and records may name a file that was made after the files were listed.
+            // A record that was incomplete when the damage was judged may be whole by now, which makes what lies behind
+            // it no evidence; and records may name a file that was made after the files were listed.
             Err(damaged @ Error::Scan(ScanError::Damaged { .. } | ScanError::Segment(_)))
                 if bounds.log_end == LogEnd::Live =>
             {
@@ -228,7 +228,7 @@ pub(crate) fn recover(
             scanned => scanned?,
         }
     };
-    // Only now: while another process writes, the file grows before the records come that name what is new.
+    // Only now: while another process writes, the file grows before the records that name the new pages.
     if let Some(extents) = &mut replay.extents {
         grow_to_file(device, superblock, extents)?;
     }
@@ -236,7 +236,7 @@ pub(crate) fn recover(
     replay.finish_recovery(scan, (device, superblock.database), accept)
 }
 
-/// The overflow file may have grown since the image, beyond what records name. It is never shorter than they say.
+/// The overflow file may have grown since the image, beyond the runs that records name. It is never shorter than these.
 fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut OverflowSpace) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
     let expected = page_offset(extents.stats().pages);
@@ -248,7 +248,7 @@ fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut OverflowSp
     Ok(extents.grow_to(whole / PAGE as u64).map_err(bad_map)?)
 }
 
-/// Runs that a record names are in use. The file has grown that far since the image, if the image says less.
+/// Marks runs that a record names used. Extends the map where the file has grown since the image.
 fn mark_used(extents: &mut OverflowSpace, runs: impl Iterator<Item = OverflowRun>) -> Result<()> {
     for run in runs {
         let end = run.start.saturating_add(run.pages.into());
@@ -257,7 +257,7 @@ fn mark_used(extents: &mut OverflowSpace, runs: impl Iterator<Item = OverflowRun
     Ok(())
 }
 
-/// What leads to the runs of the history.
+/// The descriptors of the history's runs.
 pub(super) fn read_runs(image: &mut ImageReader, table: &ImageTable) -> Result<Vec<RunDescriptor>> {
     if table.history.len == 0 {
         return Ok(Vec::new());
@@ -286,7 +286,7 @@ pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Re
 }
 
 impl Replay {
-    /// The replay of what comes after what was recovered, on the same regions and the same undo.
+    /// A replay of later records, on the recovered regions and undo.
     pub(super) fn continue_from(recovered: &RecoveredState, limits: HistoryLimits) -> Self {
         let RecoveredState { history, tip, .. } = recovered;
         let tries = recovered.tries.iter().cloned();
@@ -300,7 +300,7 @@ impl Replay {
         }
     }
 
-    /// Records have come: the window is where they say.
+    /// Moves the window to where the records say, after they were applied.
     pub(super) fn settle_history(&self) {
         self.history.settle_window();
     }
@@ -339,13 +339,13 @@ impl Replay {
                 let (prefix, node) = node.map_err(bad)?;
                 nodes.push((prefix, *node));
             }
-            // The map is that of the replay start: every record since then counts, whatever the
-            // regions' own log positions.
+            // The map is as of the replay start: every record since then counts, whatever the regions' own log
+            // positions.
             if let Some(extents) = &mut self.extents {
                 let stored = changes.iter().map(|(_, stored)| stored);
                 mark_used(extents, stored.flat_map(overflow::runs))?;
             }
-            // A plain trie has no nodes to be checked in the end.
+            // A plain trie has no nodes that could be checked in the end.
             if namespace.trie == TrieKind::Plain
                 && matches!(namespace.kind, EntryKind::Changed | EntryKind::Added)
             {
@@ -362,7 +362,7 @@ impl Replay {
         self.history.apply_commit(self.hasher, view, header)
     }
 
-    /// What a commit makes of a namespace as such; its roots are checked.
+    /// Applies an entry to a namespace as a whole: adds, drops or restores it; checks its roots.
     fn apply_entry(&mut self, number: u64, entry: &NamespaceView<'_>) -> Result<()> {
         let bad = || Contradiction::NamespaceEntry { commit: number, namespace: entry.ns };
         let found = self.tries.binary_search_by_key(&entry.ns, |replay| replay.trie.namespace);
@@ -383,7 +383,7 @@ impl Replay {
                 self.tries
                     .insert(at, TrieReplay::empty(self.hasher, (entry.ns, entry.trie), number));
             }
-            // The one before was given up: records before this one say so.
+            // The earlier trie was reclaimed: records before this one say so.
             (EntryKind::Added, Some(replay)) if is_dropped && replay.trie.regions.is_bare() => {
                 replay.begin_anew((entry.ns, entry.trie), number);
             }
@@ -392,7 +392,7 @@ impl Replay {
         Ok(())
     }
 
-    /// The trie that a record at `position` is about.
+    /// The trie that a record at `position` names.
     fn trie_mut(&mut self, namespace: u8, position: LogPos) -> Result<&mut TrieReplay> {
         let at = self.tries.binary_search_by_key(&namespace, |replay| replay.trie.namespace);
         let at = at.map_err(|_| Contradiction::NoTrie { position, namespace })?;
@@ -453,7 +453,7 @@ impl Replay {
             let expected = match trie.dropped {
                 _ if trie.kind == TrieKind::Plain => None,
                 None => self.tip.roots.get(trie.namespace),
-                // Older than the history: it may be given up, in part or as a whole.
+                // The drop is older than the history: the trie may be reclaimed, in part or as a whole.
                 Some(commit) => {
                     let before = history.undo.commit_state(commit - 1).ok();
                     before.and_then(|(roots, _)| roots.get(trie.namespace)).or(root)
@@ -504,7 +504,7 @@ impl Replay {
     }
 }
 
-/// Where a record ends, as regions remember it: not rounded up.
+/// The end of a record for a region's log position: not rounded up.
 fn record_end(header: &RecordHeader) -> LogPos {
     header.position + header.record_len()
 }

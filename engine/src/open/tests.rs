@@ -1,7 +1,7 @@
-//! Several tries between memory and files: flushes, checkpoints, recovery, giving up, loads.
+//! Several tries between memory and files: flushes, checkpoints, recovery, reclaiming, loads.
 //!
-//! Commits are made here by hand, record and publication, so that these tests say what files have to lead to
-//! whoever makes the commits.
+//! Commits are made here by hand, record and publication, so that these tests fix what files have to lead to,
+//! independently of the commit protocol.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ fn fold(at: &Prefix, pairs: &BTreeMap<Key, Vec<u8>>) -> Node {
     *folder.node(fold)
 }
 
-/// What a commit does to a namespace.
+/// The changes of a commit in a namespace.
 struct Part {
     namespace: u8,
     kind: EntryKind,
@@ -71,13 +71,13 @@ fn restored(namespace: u8) -> Part {
     Part { kind: EntryKind::Restored, ..changed(namespace, []) }
 }
 
-/// A database, what it has, and what it had after each commit.
+/// A database, its pairs, and its pairs after each commit.
 struct Tested {
     disk: SimDisk,
     runtime: SimRuntime,
     db: SimDb,
     model: Model,
-    /// What dropped namespaces had.
+    /// The pairs of dropped namespaces.
     gone: Model,
     after: BTreeMap<u64, Model>,
 }
@@ -104,7 +104,7 @@ impl Tested {
         Self { disk, runtime, db, model, gone: Model::new(), after }
     }
 
-    /// Commits by hand: the record, and what a publication does.
+    /// Commits by hand: the record, and the effects of a publication.
     fn commit(&mut self, parts: &[Part]) {
         let db = self.db.state();
         let mut parts: Vec<&Part> = parts.iter().collect();
@@ -201,7 +201,7 @@ impl Tested {
             prefixes.push(trie.index.with_region(key, |_, state| of(state)));
         }
         prefixes.dedup();
-        // Nobody changes what is dropped.
+        // Nobody changes a dropped namespace.
         let Some(pairs) = self.model.get(&namespace) else { return Vec::new() };
         prefixes.into_iter().map(|prefix| (prefix, fold(&prefix, pairs))).collect()
     }
@@ -258,14 +258,14 @@ impl Tested {
             Counters::change(&trie.counters.pending_bytes, growth.bytes);
             Counters::change(&trie.counters.pending_entries, growth.entries);
         }
-        // A finish reads them.
+        // A finish reads the pages.
         for at in due.iter().filter_map(|prefix| trie.index.locate(prefix.first_key())) {
             trie.store.leaf(at).expect("read");
         }
         trie.index.make_due(due);
     }
 
-    /// Lets the background work for a while.
+    /// Runs the background for a while.
     fn work(&self) {
         for _ in 0..50 {
             self.db.state().pace.wake();
@@ -280,7 +280,7 @@ impl Tested {
         }
         let seed = self.db.commit_number();
         let other = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
-        // The one before goes first: it has the lock.
+        // The old database is dropped first: it has the lock.
         self.db = open(&other, 1).0;
         assert_is(&self.disk, &self.model);
         (self.db, self.runtime) = open(&self.disk, seed);
@@ -299,10 +299,10 @@ fn expected_roots(model: &Model) -> Roots {
     }))
 }
 
-/// Nothing is wrong on a disk, and it has these pairs.
+/// Asserts that nothing is wrong on a disk, and that it has these pairs.
 fn assert_is(disk: &SimDisk, model: &Model) -> CheckReport {
     let mut report = check_on(disk, CheckOptions::default()).expect("checked");
-    // What a recycled file of the log had is told from a torn end only where it has headers.
+    // A torn end is told from remains in a recycled file of the log only where that has headers.
     report.findings.retain(|finding| !finding.what.starts_with("the log ends torn"));
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     let options = Options::new("sim").cache_kib(256).geometry(Geometry::least()).read_only(true);
@@ -321,8 +321,8 @@ fn assert_is(disk: &SimDisk, model: &Model) -> CheckReport {
     report
 }
 
-/// What some of the power cuts at every `nth` moment leave is the state after some commit, and none that is
-/// older than what was acknowledged by then.
+/// Power cuts at every `nth` moment leave the state after some commit, and none older than what was acknowledged by
+/// then.
 fn survives_power_cuts(tested: &Tested, nth: usize) {
     let trace = tested.disk.trace();
     let mut looked = 0;
@@ -348,8 +348,8 @@ fn survives_power_cuts(tested: &Tested, nth: usize) {
     assert!(looked > 30, "{looked}");
 }
 
-/// All namespaces come back as they were: by image and log, after a close and after a kill, with flushes and
-/// checkpoints of all of them between.
+/// All namespaces are recovered as they were: from image and log, after a close and after a kill, with flushes and
+/// checkpoints of all of them in between.
 #[test]
 fn tries_come_back_from_image_and_log() {
     let mut tested = Tested::new(false);
@@ -381,7 +381,7 @@ fn tries_come_back_from_image_and_log() {
     tested.reopen(false);
 }
 
-/// A dropped namespace is given up: its pages, its runs, its trie, and its number can be added again.
+/// A dropped namespace is reclaimed: its pages, its runs, its trie; and its number can be added again.
 #[test]
 fn a_dropped_namespace_gives_all_back() {
     let mut tested = Tested::new(false);
@@ -408,8 +408,8 @@ fn a_dropped_namespace_gives_all_back() {
     assert_eq!(report.overflow_pages, 0);
 }
 
-/// Whatever is on the disk at any moment leads to the state after some commit, none older than what was
-/// acknowledged: across adds, drops, their giving up, flushes and checkpoints.
+/// The disk at any moment leads to the state after some commit, none older than what was acknowledged: across adds,
+/// drops, reclaiming, flushes and checkpoints.
 #[test]
 fn power_cuts_leave_whole_states_of_all_tries() {
     let mut tested = Tested::new(true);
@@ -423,7 +423,7 @@ fn power_cuts_leave_whole_states_of_all_tries() {
         tested.work();
         tested.commit(&[dropped(2), put(0, 0..10, byte + 4, 60)]);
         if round == 1 {
-            // Before it is given up: nothing has stepped.
+            // Before it is reclaimed: no background step has run.
             tested.commit(&[put(1, 0..10, byte + 5, 60)]);
         }
         tested.work();
@@ -472,7 +472,8 @@ fn a_dropped_namespace_that_is_held_stays() {
     let mut tested = Tested::new(false);
     tested.commit(&[added(5), put(0, 0..100, 1, 60)]);
     tested.commit(&[put(5, 0..500, 2, 100)]);
-    // An operation's. Commits by hand have no undo, so that a session could not be read, and would hold nothing.
+    // The pin is an operation's: commits by hand have no undo, so that a session could not be read, and would hold
+    // nothing.
     let held = tested.db.state().commits.tip_view();
     tested.commit(&[dropped(5), put(0, 0..100, 2, 60)]);
     for byte in 3..12 {
@@ -489,7 +490,7 @@ fn a_dropped_namespace_that_is_held_stays() {
     tested.reopen(true);
 }
 
-/// 256 namespaces: what has nothing to do is left alone.
+/// 256 namespaces: those without work are left alone.
 #[test]
 fn all_namespaces_take_turns() {
     let mut tested = Tested::new(false);

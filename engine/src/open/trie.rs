@@ -1,4 +1,4 @@
-//! Recovery of one trie: its regions out of the image, and what records do to them.
+//! Recovery of one trie: its regions from the image, and the records applied to them.
 //!
 //! A record is applied to a region only when it ends after that region's own log position (rule
 //! `region-position`).
@@ -25,34 +25,34 @@ use crate::state::tries::empty_region;
 /// The longest prefix that a page can have, in bits.
 const DEEPEST: u16 = 255;
 
-/// A trie as recovery has found it.
+/// A recovered trie.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "hidden from users")]
 pub struct RecoveredTrie {
-    /// Its number.
+    /// The number of its namespace.
     pub namespace: u8,
     pub(crate) kind: TrieKind,
-    /// The commit that has dropped it, when it is dropped.
+    /// The commit that has dropped it, if it is dropped.
     pub dropped: Option<u64>,
     /// Its index.
     pub regions: RegionIndex,
 }
 
-/// A trie in the making.
+/// A trie during the replay.
 pub(super) struct TrieReplay {
     hasher: Hasher,
-    /// As the records so far have it.
+    /// The trie after the records so far.
     pub(super) trie: RecoveredTrie,
     changed: Vec<Arc<Region>>,
     growth: Growth,
 }
 
-/// What records have made of a trie since it was last asked for ([`TrieReplay::take_changes`]).
+/// Changes of a trie by records since the last [`TrieReplay::take_changes`].
 #[derive(Debug, Default)]
 pub(super) struct Growth {
-    /// Does it begin anew, empty?
+    /// True when the trie was replaced by an empty one.
     pub(super) is_new: bool,
-    /// Were regions split or joined?
+    /// True when regions were split or joined.
     pub(super) is_relaid: bool,
     pub(super) pages: isize,
     pub(super) bytes: isize,
@@ -60,22 +60,22 @@ pub(super) struct Growth {
 }
 
 impl TrieReplay {
-    /// The replay of what comes after this.
+    /// A replay of later records on a recovered trie.
     pub(super) fn continue_from(hasher: Hasher, trie: RecoveredTrie) -> Self {
         Self { hasher, trie, changed: Vec::new(), growth: Growth::default() }
     }
 
-    /// It is another one from here on, the empty trie that commit `number` adds.
+    /// Replaces the trie by an empty one, which commit `number` adds.
     pub(super) fn begin_anew(&mut self, of: (u8, TrieKind), number: u64) {
         let growth = Growth { is_new: true, ..std::mem::take(&mut self.growth) };
         *self = Self { growth, ..Self::empty(self.hasher, of, number) };
     }
 
-    /// Records have come: the regions that they have changed have their nodes. Gives these regions, in the order of their keys, with
-    /// what has become of the trie.
+    /// Ends a round of records: recomputes the nodes of the regions that they have changed. Gives these regions, in the
+    /// order of their keys, and the changes of the trie.
     pub(super) fn take_changes(&mut self) -> (Vec<Arc<Region>>, Growth) {
         let mut changed = std::mem::take(&mut self.changed);
-        // One that was split or joined since is not of the trie any more.
+        // A region that was split or joined since is not of the trie any more.
         changed.retain(|region| {
             let there = self.trie.regions.region(region.prefix().first_key());
             Arc::ptr_eq(there, region)
@@ -98,7 +98,7 @@ impl TrieReplay {
         Self { growth, ..Self::continue_from(hasher, trie) }
     }
 
-    /// The trie that an image has; `commit` is the image's.
+    /// Reads the trie from an image; `commit` is the image's.
     pub(super) fn read(
         hasher: Hasher,
         image: &mut ImageReader,
@@ -119,7 +119,7 @@ impl TrieReplay {
         Ok(Self::continue_from(hasher, trie))
     }
 
-    /// It names pages of the leaf file below this one.
+    /// The trie names only leaf pages below this one.
     pub(super) fn leaf_end(&self) -> u32 {
         let ends =
             self.trie.regions.regions().iter().map(|region| region.read().children().page_end());
@@ -144,8 +144,8 @@ impl TrieReplay {
             let of_nodes = nodes.split_off(..count).expect("counted");
             let mut state = region.write();
             if end.get() <= state.log_position() {
-                // The image's commit is that of its cut, and the region was copied later: views of commits
-                // between the two have to ask undo.
+                // The image's commit is that of its cut, and the region was copied later: views of commits between the
+                // two need undo.
                 state.note_commit(number);
                 continue;
             }
@@ -179,8 +179,8 @@ impl TrieReplay {
         Ok(())
     }
 
-    /// Moves pages, as the record from `start` to `end` says. `freed` are the first pages of the overflow runs
-    /// that it gives up.
+    /// Moves pages, as the record from `start` to `end` says. `replaced` are the first pages of the overflow runs that
+    /// it replaces.
     pub(super) fn relocate(
         &mut self,
         all: &[Relocation<'_>],
@@ -237,8 +237,8 @@ impl TrieReplay {
         Ok(())
     }
 
-    /// Joins the regions below these prefixes, as the record from `start` to `end` says. Both regions of a
-    /// pair have the record applied, or neither (rule `join-outside-image`).
+    /// Joins the regions below these prefixes, as the record from `start` to `end` says. Both regions of a pair have
+    /// the record applied, or neither (rule `join-outside-image`).
     pub(super) fn join(&mut self, prefixes: &[Prefix], start: LogPos, end: LogPos) -> Result<()> {
         let mut pairs = Vec::new();
         for prefix in prefixes {
@@ -257,7 +257,7 @@ impl TrieReplay {
                 return Err(bad().into());
             }
             for region in [left, right] {
-                // Its node is that of the records before this one.
+                // The region's node is as of the records before this one.
                 region.write().recompute_own_node(self.hasher);
             }
             pairs.push(RegionPair { at, left: left.write(), right: right.write() });
@@ -271,7 +271,7 @@ impl TrieReplay {
         Ok(())
     }
 
-    /// All records have come: the trie and its root; a plain one has none.
+    /// Ends the replay: gives the trie and its root; a plain trie has none.
     pub(super) fn finish(mut self) -> (RecoveredTrie, Option<Node>) {
         self.take_changes();
         let root = self.trie.kind == TrieKind::Merkle;
@@ -286,7 +286,7 @@ pub(super) fn root_of(hasher: Hasher, index: &RegionIndex) -> Node {
     *Tiling::new(hasher, index.regions().iter().map(|region| *region.prefix()), &nodes).own_node()
 }
 
-/// All regions, from the branch pages.
+/// Reads all regions from the branch pages.
 fn read_regions(
     hasher: Hasher,
     image: &mut ImageReader,
@@ -331,7 +331,7 @@ fn read_regions(
     Ok(regions)
 }
 
-/// The number of a leaf page, from a file.
+/// A leaf page's number as read from a file; an error when it is too large.
 pub(super) fn leaf_number(page: u64) -> Result<PageNo> {
     PageNo::try_from(page).map_err(|_| Contradiction::LeafNumber { page }.into())
 }

@@ -1,18 +1,16 @@
-//! Reading ahead of an iterator: the pages that it will come to, as many at once as the device takes.
+//! Reading ahead of an iterator: its next pages, as many at once as the device takes.
 //!
-//! What is read ahead is a guess. No grace guard is held: an iterator rests for as long as its caller likes,
-//! and nobody's page numbers wait for that. So a page may have moved, and its number may have been used
-//! again, before the iterator comes to it. It then looks the page up ([`super::scan`]), under a guard, and takes
-//! what was read ahead only if the index names that very number and tag: as it would take a page from the cache.
-//! What cannot be read, or does not have its tag, is forgotten; who comes to it reads it once more, and gets
-//! the error if there is one.
+//! Reading ahead is a guess. No grace guard is held: an iterator rests for as long as its caller likes, and page
+//! numbers must not wait for that. So a page may have moved, and its number may have been used again, before the
+//! iterator reaches it. The iterator then looks the page up ([`super::scan`]), under a guard, and takes the page that
+//! was read ahead only if the index names that very number and tag, like a page in the cache. A page that cannot be
+//! read, or does not have its tag, is discarded; the iterator reads it once more, and gets the error if there is one.
 //!
 //! Pages of a window that lie close together in the file are read at once, in whatever order their keys are
 //! ([`RunReader`]).
 //!
-//! Invariants: at most `window` pages are named, so that no more are read than that beyond where the
-//! iterator is; pages are named in the order in which it comes to them, and asked for in the order in which it
-//! comes to the first of a run.
+//! Invariants: at most `window` pages are named, so that at most as many are read beyond the iterator's place; pages
+//! are named in the iterator's order, and requested in the order of the first page of each run.
 
 use std::collections::VecDeque;
 
@@ -27,23 +25,22 @@ use crate::state::TrieDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
 
-/// Pages that are read ahead when an iterator comes to its second page; twice as many at the third, and so on.
+/// Pages that are read ahead at an iterator's second page; twice as many at the third, and so on.
 const FIRST_WINDOW: usize = 4;
 
-/// Pages in the largest window for each of the reads that may be in flight: they are in runs, and some are
-/// here already.
+/// Pages of the largest window for each read in flight: they are read in runs, and some are here already.
 const PAGES_A_READ: usize = 4;
 
-/// Which way an iterator goes.
+/// The direction of an iterator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To larger keys.
     Forwards,
-    /// To smaller ones.
+    /// To smaller keys.
     Backwards,
 }
 
-/// A page ahead.
+/// A page ahead of an iterator.
 struct AheadPage {
     prefix: Prefix,
     at: PageRef,
@@ -52,11 +49,11 @@ struct AheadPage {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AheadState {
-    /// It is to be read when there is room.
+    /// To be read when there is room.
     Wanted,
-    /// The page of this index in a run that was asked for.
+    /// The page of this index in a requested run.
     Submitted(RunNo, usize),
-    /// It was cached, or too many others read ahead.
+    /// Not read: it was cached, or too many iterators read ahead.
     NotRead,
 }
 
@@ -65,14 +62,14 @@ pub(super) struct ReadAhead {
     spare: ReaderPool<RunReader>,
     direction: Direction,
     reader: Option<PooledReader<RunReader>>,
-    /// In the order in which they are come to.
+    /// The pages in the iterator's order.
     pages: VecDeque<AheadPage>,
     /// How many of them are wanted.
     wanted: usize,
-    /// Where to go on naming; `None` before the first step, and at the end.
+    /// The key at which naming goes on; `None` before the first step, and at the end.
     next: Option<Key>,
     window: usize,
-    /// Are pages read that are cached, too?
+    /// True when pages are read from the device even if they are cached.
     pub(super) from_device: bool,
 }
 
@@ -90,7 +87,7 @@ impl ReadAhead {
         }
     }
 
-    /// Reads on, before the iterator goes to a page; `rest` is what it has before it, first and last key.
+    /// Reads on, before the iterator goes to a page; `rest` is the first and last key of its remaining range.
     pub(super) fn advance(&mut self, db: &TrieDb, rest: &(Key, Key)) -> Result<()> {
         let result = self.try_advance(db, rest);
         if result.is_err() {
@@ -112,14 +109,14 @@ impl ReadAhead {
             }
             return self.enqueue_wanted(db);
         }
-        // What had no room then, now and again. Runs that arrive are heard of when the iterator waits for one.
+        // Pages that had no room are tried now and again. Arrived runs are noticed when the iterator waits for one.
         if self.wanted > 0 && self.pages.len().is_multiple_of(RUN.min(self.window / 4).max(1)) {
             return self.enqueue_wanted(db);
         }
         Ok(())
     }
 
-    /// Names pages until there is a window of them; `from` are named already.
+    /// Names pages until there is a window of them; the first `from` are named already.
     fn name_pages(&mut self, db: &TrieDb, rest: &(Key, Key), from: usize) {
         let start = match self.direction {
             Direction::Forwards => rest.0,
@@ -154,16 +151,16 @@ impl ReadAhead {
             Direction::Forwards => *ahead.prefix.first_key() > rest.1,
             Direction::Backwards => ahead.prefix.last_key() < rest.0,
         };
-        // Not those of earlier, which may have been asked for.
+        // Only pages named here: earlier ones may have been requested.
         while self.pages.len() > from && self.pages.back().is_some_and(beyond) {
             self.pages.pop_back();
         }
     }
 
-    /// Those named from `from` on that are not cached are wanted.
+    /// Marks the pages from `from` on that are not cached as wanted.
     fn mark_wanted(&mut self, db: &TrieDb, from: usize) {
         let cache = &db.store.cache;
-        // So that cache misses overlap.
+        // One step for all pages at a time, so that cache misses overlap.
         for step in [LookupStep::Table, LookupStep::Entry] {
             self.pages.iter().skip(from).for_each(|ahead| cache.cpu_prefetch(ahead.at.page, step));
         }
@@ -174,7 +171,7 @@ impl ReadAhead {
             if self.reader.is_none() {
                 self.reader = self.spare.take();
             }
-            // Enough others read ahead: pages are read one by one.
+            // Enough other iterators read ahead: pages are read one by one.
             if self.reader.is_none() {
                 return;
             }
@@ -183,7 +180,7 @@ impl ReadAhead {
         }
     }
 
-    /// Asks for pages that are wanted, as far as there is room.
+    /// Requests wanted pages, as far as there is room.
     fn enqueue_wanted(&mut self, db: &TrieDb) -> Result<()> {
         let (_, memory) = limits(db);
         let Some(used) = self.reader.as_mut().filter(|_| self.wanted > 0) else { return Ok(()) };
@@ -214,8 +211,8 @@ impl ReadAhead {
         reader.submit()
     }
 
-    /// The iterator comes to the page below `prefix`, which is at `at`: what was read ahead, if it is that.
-    /// Pages before it are forgotten.
+    /// The iterator reaches the page below `prefix`, which is at `at`: gives the page if it was read ahead. Pages
+    /// before it are discarded.
     pub(super) fn take_page(
         &mut self,
         db: &TrieDb,
@@ -238,16 +235,16 @@ impl ReadAhead {
             }
             self.forget_first();
         }
-        // The memory of the page after it, if that is cached: it arrives while pairs of this one are given.
+        // Prefetches the next page's memory, if that is cached: it arrives while pairs of this one are given.
         if let Some(next) = self.pages.front() {
             db.store.cache.cpu_prefetch(next.at.page, LookupStep::Cells);
         }
-        // Checked now: it is in the processor's cache when its pairs are given.
+        // Checked now: the page is in the processor's cache when its pairs are given.
         let is_right = |page: &RunPage| db.store.check_leaf(at, page.page()).is_ok();
         Ok(found.filter(is_right))
     }
 
-    /// A page of a run, as soon as it is here; `None` when it could not be read.
+    /// Waits for a page of a run; `None` when it could not be read.
     fn wait(&mut self, run: RunNo, index: usize) -> Result<Option<RunPage>> {
         let reader = self.reader.as_mut().and_then(PooledReader::get).expect("it was asked");
         reader.wait(run)?;
@@ -266,7 +263,7 @@ impl ReadAhead {
         }
     }
 
-    /// Forgets what is ahead: the iterator goes elsewhere.
+    /// Discards the pages ahead: the iterator goes elsewhere.
     pub(super) fn clear(&mut self) {
         while !self.pages.is_empty() {
             self.forget_first();
@@ -274,7 +271,7 @@ impl ReadAhead {
         (self.next, self.window) = (None, 0);
     }
 
-    /// After an error of the ring nothing is known of what is in flight.
+    /// After an error of the ring the state of the requests in flight is unknown.
     fn discard_reader(&mut self) {
         if let Some(mut used) = self.reader.take() {
             used.discard();
@@ -285,7 +282,7 @@ impl ReadAhead {
 }
 
 impl Drop for ReadAhead {
-    /// A reader that is kept has nothing in flight.
+    /// A pooled reader has nothing in flight.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -298,15 +295,15 @@ impl Drop for ReadAhead {
     }
 }
 
-/// Pages of the largest window, and pages of memory: a third more, since a run's go when the iterator has
-/// come to all of them, and some are read over.
+/// Pages of the largest window, and pages of memory: a third more, since a run's memory is released with its last page,
+/// and some pages are only read over.
 fn limits(db: &TrieDb) -> (usize, usize) {
     let most = PAGES_A_READ * db.options.in_flight + 2 * RUN;
     let memory = (most + most / 3).min(db.budget.pages_ahead());
     (memory - memory / 4, memory)
 }
 
-/// The child of a region beside this one.
+/// The region's next child in this direction.
 fn neighbour(state: &RegionState, child: usize, direction: Direction) -> Option<usize> {
     match direction {
         Direction::Forwards => Some(child + 1).filter(|next| *next < state.children().len()),

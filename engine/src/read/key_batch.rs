@@ -1,9 +1,8 @@
 //! Key batches: 32 keys that are looked up together, so that their waits for memory overlap.
 //!
-//! A lookup reads cold memory five times in a row: region, child table, the cache's table, its entry, the
-//! page. One after the other that takes longer than all else. Here each step is taken for a whole batch
-//! before the next one. The results are not kept: whoever needs them looks again, and finds the memory
-//! near.
+//! A lookup reads cold memory five times in a row: region, child table, the cache's table, its entry, the page. One
+//! after the other these reads take longer than all else. Here each step is taken for a whole batch before the next
+//! one. The results are not kept: a later lookup finds the memory in the processor's cache.
 
 use pleach_beatree::cache::LookupStep;
 use pleach_core::Key;
@@ -13,21 +12,21 @@ use crate::state::TrieDb;
 /// Keys that are looked up together.
 pub(crate) const KEY_BATCH: usize = 32;
 
-/// Pages ahead of the one that is worked on, whose memory is asked for.
+/// Pages ahead of the current one whose memory is prefetched.
 pub(crate) const PAGES_AHEAD: usize = 4;
 
 /// How far a lookup goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LookupDepth {
-    /// To the number of its page, and whether that is cached.
+    /// To the number of the key's page, and whether that is cached.
     Page,
-    /// To its cell in a cached page.
+    /// To the key's cell in a cached page.
     Cell,
-    /// To all that a fold of its page and its region reads.
+    /// To all that a fold of the key's page and region reads.
     Fold,
 }
 
-/// Asks for the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
+/// Prefetches the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
 pub(crate) fn cpu_prefetch<'a>(
     db: &TrieDb,
     keys: impl Iterator<Item = &'a Key> + Clone,

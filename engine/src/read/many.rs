@@ -1,7 +1,6 @@
-//! Reading many keys: the pages that they need are read first, as many at once as the device takes.
+//! Reading many keys: their pages are read into the cache first, as many at once as the device takes.
 //!
-//! Nothing is given to the caller but an error: the keys are read one by one afterwards ([`super::point`]),
-//! from the cache.
+//! The caller gets nothing but an error: the keys are read one by one afterwards ([`super::point`]), from the cache.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,21 +18,21 @@ use crate::state::pages::index::PageRef;
 use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest};
 use crate::state::view::View;
 
-/// What pages are brought for.
+/// The purpose for which pages are read.
 #[derive(Clone, Copy)]
 pub(crate) enum FetchPurpose<'a> {
     /// The keys' values as of this view.
     Values(&'a View),
-    /// Their proof, which needs the page also where the value lies over it.
+    /// A proof of the keys, which needs the page also where a value lies over it.
     Proof,
 }
 
 impl FetchPurpose<'_> {
-    /// The page that a key needs. The caller has entered the store.
+    /// The page that a key needs. The caller holds a grace guard.
     fn page(self, db: &TrieDb, key: &Key) -> Option<PageRef> {
         match self {
             Self::Values(view) if view.overlay_value(key).is_some() => None,
-            // Whoever reads the key later is told if that undo is gone by then.
+            // A later read of the key gets the error if that undo is discarded by then.
             Self::Values(view) if matches!(view.undo_value(key), Ok(Some(_))) => None,
             Self::Values(_) => locate(db, key).ok(),
             Self::Proof => db.index.locate(key),
@@ -41,8 +40,8 @@ impl FetchPurpose<'_> {
     }
 }
 
-/// Brings the pages of many keys into the cache. Where enough others do that at the same time, nothing is
-/// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
+/// Reads the pages of many keys into the cache. Does nothing where enough threads do so at the same time: the keys are
+/// read one by one. So are pages that another thread is reading.
 pub(crate) fn fetch_pages(
     db: &TrieDb,
     readers: &PageReaderPool,
@@ -52,8 +51,8 @@ pub(crate) fn fetch_pages(
     fetch_pages_with(db, readers, purpose, keys, &mut |_, _| {})
 }
 
-/// The same, and shows those that were read: the cache may have no room for them beside what the batch has brought
-/// before.
+/// [`fetch_pages`] that shows each page as it is read: the cache may have no room for it beside the batch's earlier
+/// pages.
 pub(crate) fn fetch_pages_with(
     db: &TrieDb,
     readers: &PageReaderPool,
@@ -69,7 +68,7 @@ pub(crate) fn fetch_pages_with(
         used.get_or_make(|| PageReader::new(&db.store, db.options.in_flight, ReadMode::Keys))?;
     let fetched = fetch_with_reader(db, purpose, reader, keys, each);
     if fetched.is_err() {
-        // The first error is told; what else is in flight comes back before the reader is used again, or goes.
+        // The first error is returned; the other requests arrive before the reader is used again, or is discarded.
         while reader.in_flight() > 0 {
             reader.wait(&db.store, &db.nodes, 1)?;
         }
@@ -98,7 +97,7 @@ fn fetch_with_reader(
         if !reader.has_room() {
             complete(db, reader, each)?;
         }
-        // A page that is in flight for somebody else is waited for when its keys are read.
+        // A page that is in flight for another thread is waited for when its keys are read.
         reader.enqueue(&db.store, &db.nodes, PageRequest::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
@@ -107,7 +106,7 @@ fn fetch_with_reader(
     Ok(())
 }
 
-/// Waits for one page, and takes in all others that are done.
+/// Waits for one page, and completes all others that have arrived.
 fn complete(
     db: &TrieDb,
     reader: &mut PageReader<()>,

@@ -1,6 +1,6 @@
-//! Reading values: one key ([`point`]), many keys ([`many`]), all keys of a range ([`scan`], which reads
-//! [`ahead`]), with readers that are kept ([`reader_pool`]), and how the memory that the lookups of a key batch read
-//! is asked for in time ([`key_batch`]).
+//! Reading values: one key ([`point`]), many keys ([`many`]), all keys of a range ([`scan`], which reads [`ahead`]),
+//! with pooled readers ([`reader_pool`]) and prefetches of the memory that the lookups of a key batch read
+//! ([`key_batch`]).
 
 pub(crate) mod ahead;
 pub(crate) mod key_batch;

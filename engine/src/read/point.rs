@@ -1,8 +1,8 @@
-//! Reading one key: overlays; where the present has it; then whether later commits have replaced it, and only if
-//! none has, the page.
+//! Reading one key: overlays; then its place at present; then undo, for what later commits have replaced; and only if
+//! there is none, the page.
 //!
-//! What the present has is found before undo is asked, so a commit that comes in between has its undo there when it is
-//! asked. And what was found stays true: pages are not written where they lie, and the guard keeps their numbers.
+//! The present is looked up before undo, so a commit that comes in between has its undo there when undo is looked up.
+//! And the result stays true: pages are not overwritten in place, and the guard keeps their numbers.
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::grace::GraceGuard;
@@ -15,11 +15,11 @@ use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
 use crate::state::view::View;
 
-/// What a lookup finds of a key.
+/// The result of a lookup of a key.
 pub(crate) enum PointLookup<'a> {
-    /// Its state.
+    /// The key's state.
     Stored(Stored),
-    /// It is in this page, if it is there at all. The page is not cached; the guard keeps its number.
+    /// The page that has the key, if it exists at all. The page is not cached; the guard keeps its number.
     InPage(PageRef, GraceGuard<'a>),
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn stored(db: &TrieDb, view: &View, key: &Key) -> Result<Stored> {
     }
 }
 
-/// The same without reading a page.
+/// [`stored`] without reading a page.
 #[inline]
 pub(crate) fn look_up<'a>(db: &'a TrieDb, view: &View, key: &Key) -> Result<PointLookup<'a>> {
     if let Some(stored) = view.overlay_value(key) {
@@ -56,14 +56,14 @@ pub(crate) fn look_up<'a>(db: &'a TrieDb, view: &View, key: &Key) -> Result<Poin
     })
 }
 
-/// What the page that a lookup has found says of a key.
+/// The state of a key in the page that a lookup has found.
 #[inline]
 pub(crate) fn stored_in_page(page: &CachedPage, key: &Key) -> Stored {
     page.get(key).map_or(Stored::Absent, Stored::from_cell)
 }
 
-/// The page that a key is in at present, if it is there at all; its state where no page is asked. The caller has entered the
-/// store.
+/// The page that has a key at present, if it exists at all; or the key's state where no page is needed. The caller
+/// holds a grace guard.
 pub(super) fn locate(db: &TrieDb, key: &Key) -> Result<PageRef, Stored> {
     db.index.with_region(key, |_, state| match state.buffered_change(key) {
         Some(buffered) => Err(buffered.stored.clone()),

@@ -1,7 +1,7 @@
-//! Readers that are kept for later, since making a ring costs as much as a dozen reads; those with a ring of one
-//! issuer for the thread that made them (`docs/decisions/0001-registered-buffers.md`).
+//! Readers that are kept for later, since making a ring costs as much as a dozen reads; readers whose ring has a single
+//! issuer, for the thread that made them (`docs/decisions/0001-registered-buffers.md`).
 //!
-//! Invariant: a reader that is kept has nothing in flight.
+//! Invariant: a pooled reader has nothing in flight.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -12,17 +12,17 @@ use crate::error::Result;
 use crate::state::pages::reader::PageReader;
 use crate::state::pages::run_reader::RunReader;
 
-/// Most readers that are used at the same time; their rings take memory that the kernel pins.
+/// Most readers in use at the same time; the kernel pins the memory of their rings.
 const USED: usize = 8;
 /// Most readers kept for later.
 const KEPT: usize = 4;
 
-/// What reads through a ring.
+/// A reader of pages through a ring.
 pub(crate) trait RingReader {
-    /// Does it stay on the thread that made it?
+    /// True when the reader stays on the thread that made it.
     const IS_THREAD_BOUND: bool;
 
-    /// Can it be kept for later?
+    /// True when nothing is in flight, so that the reader can be kept for later.
     fn is_idle(&self) -> bool;
 }
 
@@ -42,7 +42,7 @@ impl RingReader for RunReader {
     }
 }
 
-/// Readers for whoever reads many pages, from session to session. Clones are the same.
+/// Readers for sessions that read many pages. Clones are the same pool.
 pub(crate) struct ReaderPool<Q: RingReader>(Arc<Mutex<PoolState<Q>>>);
 
 impl<Q: RingReader> Clone for ReaderPool<Q> {
@@ -51,13 +51,13 @@ impl<Q: RingReader> Clone for ReaderPool<Q> {
     }
 }
 
-/// Those for whoever reads many keys.
+/// Readers for lookups of many keys.
 pub(crate) type PageReaderPool = ReaderPool<PageReader<()>>;
 
 struct PoolState<Q> {
-    /// Those that nobody uses, the longest unused first.
+    /// The unused readers, the longest unused first.
     kept: Vec<(ThreadId, Q)>,
-    /// How many are in use.
+    /// The number of readers in use.
     used: usize,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct PooledReader<Q: RingReader> {
 }
 
 impl<Q: RingReader> ReaderPool<Q> {
-    /// `None` when enough are in use.
+    /// The right to use a reader; `None` when enough are in use.
     pub(super) fn take(&self) -> Option<PooledReader<Q>> {
         let spare = &mut *self.0.lock();
         if spare.used == USED {
@@ -89,7 +89,7 @@ impl<Q: RingReader> ReaderPool<Q> {
 }
 
 impl<Q: RingReader> PooledReader<Q> {
-    /// The reader: one that was kept if there was one, else made now.
+    /// The reader: a kept one if there was one, else one made now.
     pub(super) fn get_or_make(&mut self, make: impl FnOnce() -> Result<Q>) -> Result<&mut Q> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
@@ -103,7 +103,7 @@ impl<Q: RingReader> PooledReader<Q> {
         self.reader.as_mut()
     }
 
-    /// After an error the reader goes, and waits for what is in flight.
+    /// Discards the reader after an error: that waits for its requests in flight.
     pub(super) fn discard(&mut self) {
         self.reader = None;
     }
@@ -117,7 +117,7 @@ impl<Q: RingReader> Drop for PooledReader<Q> {
         let Some(reader) = reader else { return };
         spare.kept.push((std::thread::current().id(), reader));
         let surplus = (spare.kept.len() > KEPT).then(|| spare.kept.remove(0));
-        // Not under the lock: a ring is closed.
+        // Not under the lock: dropping closes a ring.
         drop(spare);
         drop(surplus);
     }

@@ -2,16 +2,16 @@
 //!
 //! A step, under a grace guard of its own:
 //! 1. under the lock of the region that covers the next key: the child's prefix, where its page is, the
-//!    changes that pend below it, and what undo and overlays say of the region;
+//!    changes that are buffered below it, and the entries of undo and overlays for the region;
 //! 2. the page: read ahead, cached, or read now;
-//! 3. what lies over its cells: pending changes, under undo, under overlays. Each of them knows its cell, so that
+//! 3. the changes over its cells: buffered changes, under undo, under overlays. Each of them knows its cell, so that
 //!    pairs are merged one by one as they are given, without a comparison of keys.
 //!
-//! `docs/architecture.md` ("An iteration") says why all steps together see one commit. Between two steps nothing
-//! is held: pages move, and regions are split, merged and retired, as if no iterator were there.
+//! `docs/architecture.md` ("An iteration") says why all steps together see one commit. Between two steps nothing is
+//! held: pages move, and regions are split, merged and retired, as if no iterator were there.
 //!
-//! Invariant: the pairs at hand in front, the range that is left, and the pairs at hand at the back tile
-//! what has not been given yet, in this order.
+//! Invariant: the front cursor's pairs, the range that is left, and the back cursor's pairs tile the pairs that have
+//! not been given yet, in this order.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -35,24 +35,24 @@ use crate::state::pages::overflow;
 use crate::state::pages::run_reader::{RunPage, RunReader};
 use crate::state::view::{View, merge_changes};
 
-/// Pages of a range that are cached like those of single reads. Whoever goes on beyond them reads more than is
-/// worth keeping, and leaves the cache alone.
+/// Pages of a range that are cached like those of single reads. A longer scan reads more than is worth keeping, and
+/// leaves the cache alone.
 const KEPT: usize = 32;
 
 /// A key with its state, which is present.
 type StoredPair = (Key, Stored);
 
-/// Goes through a range from both ends, always with the same trie and view.
+/// A scan of a range from both ends, always with the same trie and view.
 pub(crate) struct Scan {
-    /// First and last key of what no step has come to yet.
+    /// First and last key that no step has reached yet.
     rest: Option<(Key, Key)>,
     front: ScanSide,
     back: ScanSide,
-    /// The page that the last step has come to, and what is wrong with it.
+    /// The page of the last step, and what is wrong with it.
     current_page: Option<ScannedPage>,
 }
 
-/// What a scrub comes to: a child of a region.
+/// A step of a scrub: a child of a region.
 pub(crate) struct ScannedPage {
     pub(crate) prefix: Prefix,
     /// Its page, if it has one.
@@ -62,22 +62,22 @@ pub(crate) struct ScannedPage {
 }
 
 impl ScannedPage {
-    /// Is this what is wrong with the page, and not with the reading of the log?
+    /// True when the error is the page's, and not one of reading the log.
     fn has_error(&self, error: &Error) -> bool {
         self.error.as_ref().is_some_and(|own| own.place().is_some() && own.place() == error.place())
     }
 }
 
-/// One end.
+/// One end of a scan.
 struct ScanSide {
-    /// What is left of the page of the last step.
+    /// The rest of the last step's page.
     cursor: PageCursor,
     ahead: ReadAhead,
     region_changes: Option<RegionChanges>,
     pages: usize,
 }
 
-/// What is left of a page: cells, and in key order the changes that lie over them.
+/// The rest of a page: cells, and in key order the changes that lie over them.
 #[derive(Default)]
 struct PageCursor {
     page: Option<ScanLeaf>,
@@ -85,14 +85,14 @@ struct PageCursor {
     changes: VecDeque<CellChange>,
 }
 
-/// What pending changes, undo or overlays say of a key.
+/// The change of a key by a buffered change, undo or an overlay.
 struct CellChange {
     /// The key's cell, or an empty range where it would be.
     cell: Range<usize>,
     pair: StoredPair,
 }
 
-/// A page, where it lies.
+/// A page, and where it lies.
 enum ScanLeaf {
     Cached(Arc<CachedPage>),
     /// In the memory that it was read into.
@@ -109,19 +109,19 @@ impl ScanLeaf {
     }
 }
 
-/// What undo and overlays say of a region, as far as it had commits then.
+/// Changes of a region by undo and overlays, as of the region's newest commit then.
 struct RegionChanges {
     region: Prefix,
     through: u64,
     changes: Vec<StoredPair>,
 }
 
-/// What a step finds in the index.
+/// The entry of the index for a child, as a step has read it.
 struct CapturedChild {
     prefix: Prefix,
     at: Option<PageRef>,
     buffered: Vec<StoredPair>,
-    /// Does undo or an overlay have a say?
+    /// True when undo or an overlay changes the region.
     has_changes: bool,
 }
 
@@ -137,24 +137,23 @@ impl Scan {
         Self { rest: key_range(range), front, back, current_page: None }
     }
 
-    /// From now on every page is read from the device, also one that is cached, and none enters the cache.
+    /// Reads every page from the device from now on, also a cached one, and puts none into the cache.
     pub(crate) fn read_from_device(&mut self) {
         self.front.ahead.from_device = true;
         self.back.ahead.from_device = true;
     }
 
-    /// Goes on by one page at the front. One that cannot be used is gone over, and said. Its pairs are given by
-    /// [`Self::next_in_page`]; this comes after the last of them.
+    /// Goes on by one page at the front. A page that cannot be used is skipped, and returned with its error.
+    /// [`Self::next_in_page`] gives the pairs of the page; call this after the last of them.
     ///
-    /// # Errors
-    /// Those that are of no page: nothing comes after them.
+    /// # Errors Errors of no single page: nothing comes after them.
     pub(crate) fn next_page(&mut self, db: &TrieDb, view: &View) -> Option<Result<ScannedPage>> {
         let rest = self.rest?;
         let step = db.run_read(view.base, || self.step(db, view, Direction::Forwards, rest));
         match (step, self.current_page.take()) {
             (Ok(()), Some(page)) => Some(Ok(page)),
             (Err(error), Some(page)) if page.has_error(&error) => {
-                // Of a state that can be read no longer nothing is known.
+                // For a state that cannot be read any more, no result is true.
                 let readable = db.run_read(view.base, || view.check_readable());
                 Some(readable.map(|()| page).map_err(|_| error))
             }
@@ -166,12 +165,12 @@ impl Scan {
         }
     }
 
-    /// The next pair of the page that was come to.
+    /// The next pair of the current page.
     pub(crate) fn next_in_page(&mut self) -> Option<StoredPair> {
         self.front.cursor.next(Direction::Forwards)
     }
 
-    /// The next pair, if its page is at hand and has its value: what [`Self::next`] gives, without a copy.
+    /// The next pair, if its page is loaded and has its value: as [`Self::next`], without a copy.
     #[inline]
     pub(crate) fn next_inline(
         &mut self,
@@ -180,7 +179,7 @@ impl Scan {
         self.sides(direction).0.cursor.next_inline(direction)
     }
 
-    /// The next pair: forwards the first of those that are left, backwards the last.
+    /// The next pair: forwards the first that is left, backwards the last.
     #[inline]
     pub(crate) fn next(
         &mut self,
@@ -202,7 +201,7 @@ impl Scan {
         }
     }
 
-    /// The end that goes this way, and the other one.
+    /// The end that moves in this direction, and the other one.
     #[inline]
     fn sides(&mut self, direction: Direction) -> (&mut ScanSide, &mut ScanSide) {
         match direction {
@@ -211,7 +210,7 @@ impl Scan {
         }
     }
 
-    /// Goes through another range from here on.
+    /// Goes to another range.
     pub(crate) fn seek(&mut self, range: &impl RangeBounds<Key>) {
         self.stop();
         for end in [&mut self.front, &mut self.back] {
@@ -221,7 +220,7 @@ impl Scan {
         self.rest = key_range(range);
     }
 
-    /// Nothing comes any more.
+    /// Ends the scan.
     pub(crate) fn stop(&mut self) {
         self.rest = None;
         for end in [&mut self.front, &mut self.back] {
@@ -265,14 +264,14 @@ impl Scan {
         self.current_page = Some(ScannedPage { prefix, page: number, error });
         let page = page?;
         drop(guard);
-        // A dropped trie may have been given up while it was asked.
+        // A dropped trie may have been reclaimed while it was read.
         view.check_readable().inspect_err(|_| end.region_changes = None)?;
         end.cursor = end.cursor_over(page, captured, &range);
         Ok(())
     }
 }
 
-/// A long value that a scan has given.
+/// Reads a long value that a scan has given.
 pub(crate) fn long_value(
     db: &TrieDb,
     view: &View,
@@ -281,14 +280,14 @@ pub(crate) fn long_value(
 ) -> Result<Option<Value>> {
     let value = overflow::value(db, view.base, stored, false);
     match value {
-        // It has moved by now: it is looked up again.
+        // The value has moved by now: it is looked up again.
         Err(_) if db.replica.is_some() => db.run_read(view.base, || point::value(db, view, key)),
         value => value,
     }
 }
 
 impl ScanSide {
-    /// What the index says of the child that covers a key, under its region's lock.
+    /// Reads the index's entry for the child that covers a key, under its region's lock.
     fn capture(
         &mut self,
         view: &View,
@@ -301,7 +300,7 @@ impl ScanSide {
         let mut buffered = Vec::new();
         state.copy_buffered(&prefix, &mut buffered);
         let differs = view.has_changes(state);
-        // No commit that was applied here since then: so none whose undo is missing.
+        // No commit was applied here since then, so no undo is missing.
         let knows = |over: &RegionChanges| {
             over.region.contains(&prefix) && state.last_commit() <= over.through
         };
@@ -316,7 +315,7 @@ impl ScanSide {
         Ok(CapturedChild { prefix, at: child_page(state, child), buffered, has_changes: differs })
     }
 
-    /// A page that the index names. The caller has entered the store.
+    /// Loads a page that the index names. The caller holds a grace guard.
     fn load_page(
         &mut self,
         db: &TrieDb,
@@ -325,7 +324,7 @@ impl ScanSide {
         key: &Key,
     ) -> Result<ScanLeaf> {
         if self.pages == 0 {
-            // Nobody has asked for its memory ([`ReadAhead::take_page`]).
+            // The page's memory has not been prefetched ([`ReadAhead::take_page`]).
             db.store.cache.cpu_prefetch(at.page, LookupStep::Page(key));
         }
         self.pages += 1;
@@ -347,7 +346,7 @@ impl ScanSide {
         Ok(ScanLeaf::Cached(page))
     }
 
-    /// What there is of a page in this range.
+    /// A cursor over the part of a page in this range.
     fn cursor_over(
         &self,
         page: Option<ScanLeaf>,
@@ -393,7 +392,7 @@ impl PageCursor {
         (!until.is_empty()).then_some(cell)
     }
 
-    /// The next pair, if it is a cell with its value: its page, which cell, and the value.
+    /// The next pair, if it is a cell with its value: the page, the cell's index, and the value.
     #[inline]
     fn next_inline(&mut self, direction: Direction) -> Option<(LeafView<'_>, usize, &[u8])> {
         let cell = self.next_cell(direction)?;
@@ -423,7 +422,7 @@ impl PageCursor {
     }
 }
 
-/// Leaves of `cells` those beyond these.
+/// Leaves the cells beyond these.
 #[inline]
 fn skip_cells(cells: &mut Range<usize>, direction: Direction, beyond: &Range<usize>) {
     match direction {

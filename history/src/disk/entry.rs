@@ -1,4 +1,4 @@
-//! Entries of a run on the device, and how its pages have them.
+//! Entries of a run on the device, and their encoding in its pages.
 //!
 //! ```text
 //! page     kind 1 | contents
@@ -10,9 +10,9 @@
 //! entry    shared 1 | length 1 | rest of the key .. | commit 3 | form 2 | value ..
 //! ```
 //!
-//! `shared` bytes of the key are those of the entry before; 35 of 35: it is the same key, and `length` is left out. Zeros at
-//! the end of a key are not stored. Commits are counted from the one that the run begins after. The upper two bits of
-//! `form` say what the value is, the others how many bytes follow.
+//! `shared` bytes of the key are those of the entry before; 35 of 35: it is the same key, and `length` is left out.
+//! Zeros at the end of a key are not stored. Commits are counted from the one that the run begins after. The upper two
+//! bits of `form` are the form of the value, the others the number of bytes that follow.
 
 use pleach_core::page::overflow::{MAX_RUNS, cell_len};
 use pleach_core::page::stream::PAYLOAD;
@@ -20,14 +20,14 @@ use pleach_core::{Key, Prefix};
 
 /// Bytes of an entry's key.
 const KEY: usize = 35;
-/// Longer values lie in pages of their own.
+/// Longer values have pages of their own.
 pub(super) const MOST_INLINE: usize = 1024;
-/// Commits that a run can count.
+/// The largest commit number in a run.
 pub(crate) const MOST_COMMITS: u64 = (1 << 24) - 1;
 /// Bytes of a value in a page of its own.
 pub(super) const PIECE: usize = PAYLOAD - 1;
 
-/// What a page of a run has.
+/// The kind of a page of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum PageKind {
@@ -37,7 +37,7 @@ pub(super) enum PageKind {
     Filter = 3,
 }
 
-/// What an entry is about.
+/// The section of a run that an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RunSection {
@@ -49,11 +49,11 @@ pub(crate) enum RunSection {
     Regions = 2,
     /// Long values that a commit replaced, by the commit.
     LongValues = 3,
-    /// What was before a commit, by the commit.
+    /// The record of a commit, by the commit.
     Commits = 4,
 }
 
-/// What entries are sorted by, before their commit: part, namespace, key or first key of a prefix, length of the prefix.
+/// Sort key of entries, before their commit: part, namespace, key or first key of a prefix, length of the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryKey([u8; KEY]);
 
@@ -65,18 +65,18 @@ impl EntryKey {
         Self(bytes)
     }
 
-    /// Of a namespace's key.
+    /// The sort key of a namespace's key.
     pub(crate) fn of_key(namespace: u8, key: &Key) -> Self {
         Self::new(RunSection::Values, namespace, key, 0)
     }
 
-    /// Of the prefix of a page or a region.
+    /// The sort key of the prefix of a page or a region.
     pub(crate) fn of_prefix(part: RunSection, namespace: u8, prefix: &Prefix) -> Self {
         let len = u8::try_from(prefix.len()).expect("prefixes of pages have at most 255 bits");
         Self::new(part, namespace, prefix.first_key(), len)
     }
 
-    /// Of the `count`th entry of a commit.
+    /// The sort key of the `count`th entry of a commit.
     pub(crate) fn of_commit(part: RunSection, commit: u64, count: u32) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&commit.to_be_bytes());
@@ -84,7 +84,7 @@ impl EntryKey {
         Self::new(part, 0, &key, 0)
     }
 
-    /// True when the entry is of this section and namespace.
+    /// True for an entry of this part and namespace.
     pub(super) fn is_of(&self, part: RunSection, namespace: u8) -> bool {
         self.0[..2] == [part as u8, namespace]
     }
@@ -98,7 +98,7 @@ impl EntryKey {
         self.0[2..].first_chunk().expect("35 bytes")
     }
 
-    /// The prefix. None where the key has bits behind its length.
+    /// The prefix. `None` where the key has bits behind its length.
     pub(super) fn prefix(&self) -> Option<Prefix> {
         let prefix = Prefix::new(self.key(), self.0[KEY - 1].into());
         (prefix.first_key() == self.key()).then_some(prefix)
@@ -109,14 +109,14 @@ impl EntryKey {
     }
 }
 
-/// What an entry says.
+/// The contents of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents<'a> {
     Absent,
     Inline(&'a [u8]),
-    /// The name of a value in the overflow file.
+    /// The cell of a value in the overflow file.
     Overflow(&'a [u8]),
-    /// The first page of a value's pieces, and its bytes.
+    /// The first page of a value's pieces, and its length in bytes.
     InPieces {
         page: u32,
         bytes: u32,
@@ -125,7 +125,7 @@ pub(crate) enum Contents<'a> {
 
 const LENGTH: u16 = (1 << 14) - 1;
 
-/// A page of entries, or of the index, in the making.
+/// A page of entries, or of the index, that is being filled.
 pub(super) struct PageBuilder {
     payload: Vec<u8>,
     last: EntryKey,
@@ -140,7 +140,7 @@ impl PageBuilder {
         Self { payload, last: EntryKey([0; KEY]), first: None }
     }
 
-    /// Adds an entry after all others. False: the page has no room for it.
+    /// Adds an entry after all others. False when the page has no room for it.
     pub(super) fn push(&mut self, key: &EntryKey, commit: u64, contents: &Contents<'_>) -> bool {
         let apart;
         let (form, bytes): (u16, &[u8]) = match contents {
@@ -185,15 +185,14 @@ impl PageBuilder {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunEntry<'a> {
     pub(super) key: EntryKey,
-    /// Counted from the one that the run begins after.
+    /// Counted from the commit that the run begins after.
     pub(super) commit: u64,
     pub(super) contents: Contents<'a>,
 }
 
-/// The entries of a page of a run with this payload; none of a page that has no entries. For tests of what parses bytes.
+/// The number of entries in a page of a run with this payload; 0 in a page of another kind. For tests of parsers.
 ///
-/// # Errors
-/// What is wrong with it.
+/// # Errors What is wrong with the page.
 #[doc(hidden)]
 pub fn entries_of(payload: &[u8]) -> Result<usize, &'static str> {
     let page = RunPage::parse(payload)?;
@@ -204,7 +203,7 @@ pub fn entries_of(payload: &[u8]) -> Result<usize, &'static str> {
             return Err("entries of a page fit a page");
         }
     }
-    // Zeros at the end of a key, and bytes that are shared, may have been written out.
+    // Zeros at the end of a key, and shared bytes, may be stored explicitly.
     let again = RunPage::parse(builder.payload());
     let same = |again: RunPage| {
         (0..page.entries.len()).all(|at| {
@@ -221,7 +220,7 @@ pub fn entries_of(payload: &[u8]) -> Result<usize, &'static str> {
 pub(super) struct RunPage {
     pub(super) kind: PageKind,
     payload: Box<[u8]>,
-    /// Key, commit, form, and where the value ends.
+    /// Key, commit, form, and end of the value.
     entries: Vec<(EntryKey, u64, u16, usize)>,
 }
 
@@ -231,7 +230,7 @@ impl RunPage {
         Self { kind: PageKind::Entries, payload: Box::default(), entries: Vec::new() }
     }
 
-    /// The page with this payload.
+    /// Parses the page with this payload.
     pub(super) fn parse(payload: &[u8]) -> Result<Self, &'static str> {
         let kinds = [PageKind::Entries, PageKind::Index, PageKind::Piece, PageKind::Filter];
         let kind =
@@ -284,7 +283,7 @@ impl RunPage {
         (fits && follows).then_some((key, commit, form, self.payload.len() - left.len()))
     }
 
-    /// What follows the kind, of a page without entries.
+    /// The bytes after the kind, of a page without entries.
     pub(super) fn contents(&self) -> &[u8] {
         &self.payload[1..]
     }

@@ -1,4 +1,4 @@
-//! What a run in memory, or several on the device, have, as one run on the device.
+//! Writes a run in memory, or the merge of several on the device, as one run on the device.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{DiskRun, Error, RunDescriptor, RunFile};
 use crate::neighbours;
 use crate::run::Run;
 
-/// Writes what a run in memory has of the commits after one, with what is to be kept of each of these commits, in their order.
+/// Writes the part of a run in memory with the commits after one, and the records of these commits, in their order.
 pub(crate) fn write_run<E: From<Error>>(
     file: &Arc<RunFile>,
     number: u64,
@@ -68,7 +68,7 @@ pub(crate) fn write_run<E: From<Error>>(
     writer.finish(allocate)
 }
 
-/// A merge under way of neighbours on the device.
+/// A merge of neighbours on the device in progress.
 pub struct DiskMerge {
     /// Oldest first.
     pub runs: Vec<Arc<DiskRun>>,
@@ -77,10 +77,9 @@ pub struct DiskMerge {
 }
 
 impl DiskMerge {
-    /// The merge of the shortest neighbours, of all runs, the oldest first, that is to be made; `number` gives its number.
+    /// The merge that is due, of the shortest neighbours among all runs, the oldest first; `number` gives its number.
     ///
-    /// # Errors
-    /// Those of reading.
+    /// # Errors Errors of reading.
     pub fn of<E: From<Error>>(
         all: &[Arc<DiskRun>],
         file: &Arc<RunFile>,
@@ -97,7 +96,7 @@ impl DiskMerge {
         own.map(|own| Ok(Self::new(file, number()?, all[own].to_vec())?)).transpose()
     }
 
-    /// The merge of some neighbours, the oldest first, into a run of this number.
+    /// The merge of neighbours, the oldest first, into a run of this number.
     fn new(file: &Arc<RunFile>, number: u64, runs: Vec<Arc<DiskRun>>) -> Result<Self, Error> {
         let of = (runs[0].descriptor.after, runs[runs.len() - 1].descriptor.through);
         let keys = runs.iter().map(|run| run.descriptor.keys).sum();
@@ -108,17 +107,16 @@ impl DiskMerge {
         Ok(Self { runs, walks, writer })
     }
 
-    /// Puts in so many entries. True: all are in.
+    /// Merges this number of entries. True when all are merged.
     ///
-    /// # Errors
-    /// Those of reading, of writing, and of `allocate`.
+    /// # Errors Errors of reading, of writing, and of `allocate`.
     pub fn step<E: From<Error>>(
         &mut self,
         entries: usize,
         allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<bool, E> {
         for _ in 0..entries {
-            // Of several with the same key the oldest run's come first.
+            // Of equal keys the oldest run's entries come first.
             let next = self.walks.iter().enumerate();
             let next = next.filter_map(|(at, walk)| Some((walk.entry()?.key, at)));
             let Some((_, at)) = next.min() else { return Ok(true) };
@@ -142,8 +140,7 @@ impl DiskMerge {
 
     /// The merged run. Nothing is synced.
     ///
-    /// # Errors
-    /// Those of writing, and of `allocate`.
+    /// # Errors Errors of writing, and of `allocate`.
     pub fn finish<E: From<Error>>(
         self,
         allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,

@@ -1,8 +1,8 @@
-//! A run on the device: what a run in memory has, as pages of the overflow file. See `docs/history-runs.md`.
+//! A run on the device: a run in memory written to pages of the overflow file. See `docs/history-runs.md`.
 //!
-//! A run is written once, by [`write`], and named by images ([`RunDescriptor`]). Whoever looks something up goes from the root of
-//! its index to a page of entries ([`read`]). Each page says which run it is of and which page of it, so that one which was
-//! written over is noticed.
+//! A run is written once, by [`write`], and named by images ([`RunDescriptor`]). A lookup goes from the root of its
+//! index to a page of entries ([`read`]). Each page names its run and its place in the run, so that an overwritten page
+//! is noticed.
 
 mod entry;
 mod merge;
@@ -25,24 +25,24 @@ use self::read::RunPageCache;
 use super::Error;
 use super::filter::Secret;
 
-/// The file of runs: the overflow file. It is opened for the first page that is read of it.
+/// The file of runs: the overflow file. It is opened when the first page is read.
 pub struct RunFile {
     hasher: Hasher,
     device: Disk,
     name: &'static str,
     file: OnceLock<File>,
-    /// The same for whoever writes.
+    /// The file for writing.
     to_write: OnceLock<File>,
     database: u64,
     cache: Mutex<RunPageCache>,
-    /// Pages that were given to runs and are no run's any more.
+    /// Pages that were allocated for runs and belong to none any more.
     unused: Mutex<Vec<OverflowRun>>,
-    /// Bytes that were written.
+    /// Bytes written.
     written: AtomicU64,
 }
 
 impl RunFile {
-    /// The file of this database, with pages that were read up to so many.
+    /// The file of this database, with up to `cached` pages in memory.
     pub fn new(
         hasher: Hasher,
         (device, name): (Disk, &'static str),
@@ -62,7 +62,7 @@ impl RunFile {
         }
     }
 
-    /// From now on runs are written, to this file.
+    /// Lets runs be written from now on, to this file.
     pub fn write_to(&self, file: File) {
         self.to_write.get_or_init(|| file);
     }
@@ -75,12 +75,12 @@ impl RunFile {
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// Pages that were given to runs and are no run's any more: they are free.
+    /// Takes the pages that were allocated for runs and belong to none any more: they are free.
     pub fn take_unused(&self) -> Vec<OverflowRun> {
         std::mem::take(&mut self.unused.lock())
     }
 
-    /// Bytes of runs that were written since the file was opened, those of merges included.
+    /// Bytes of runs that were written since the file was opened, by merges too.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
@@ -90,65 +90,65 @@ impl RunFile {
     }
 }
 
-/// Keys for which a filter has a line, at most.
+/// Most keys for which a filter has a line.
 const KEYS_A_LINE: usize = 52;
 /// More merges than commits allow.
 const MOST_LENGTH: usize = 64;
 
-/// Which lengths the prefixes of a part have: a bit each.
+/// The lengths of the prefixes of a part: a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PrefixLengths([u64; 4]);
 
-/// What leads to a run on the device, as an image has it.
+/// What an image has of a run on the device, to find it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunDescriptor {
     /// The number that all its pages carry as their flush number.
     number: u64,
-    /// It has what the commits after this one replaced, through another.
+    /// The run has the values that the commits after this one replaced, through `through`.
     pub after: u64,
     /// The last of its commits.
     pub through: u64,
-    /// How often what it has was merged.
+    /// How often its contents were merged.
     pub(super) length: usize,
     /// Its topmost page of the index.
     root: u32,
-    /// The first page of the filter, and its lines.
+    /// The first page of the filter, and its number of lines.
     filter: u32,
     lines: u32,
     secret: Secret,
     /// Of pages and of regions.
     lengths: [PrefixLengths; 2],
-    /// Bytes of the overflow file that long values take which its commits replaced.
+    /// Bytes of the overflow file of long values that its commits replaced.
     pub value_bytes: u64,
-    /// Keys.
+    /// Number of keys.
     pub(super) keys: usize,
-    /// Its pages in the overflow file.
+    /// The run's pages in the overflow file.
     pub pages: Vec<OverflowRun>,
-    /// Of each of these the number of its first page in the run.
+    /// Number in the run of the first page of each of these.
     firsts: Vec<u32>,
 }
 
 impl RunDescriptor {
-    /// Adds neighbouring pages to those of the run.
+    /// Adds neighbouring pages to the run.
     fn add_pages(&mut self, run: OverflowRun) {
         self.firsts.push(self.page_count());
         self.pages.push(run);
     }
 
-    /// The number of its pages.
+    /// The number of the run's pages.
     fn page_count(&self) -> u32 {
         let last = self.firsts.last().zip(self.pages.last());
         last.map_or(0, |(first, last)| first.saturating_add(last.pages))
     }
 
-    /// The page of the file that is the run's `index`th.
+    /// The page number in the file of the run's page `index`.
     fn page(&self, index: u32) -> Option<u64> {
         let at = self.firsts.partition_point(|first| *first <= index).checked_sub(1)?;
         let (run, offset) = (self.pages.get(at)?, index - self.firsts[at]);
         (offset < run.pages).then(|| run.start + u64::from(offset))
     }
 
-    /// Keeps the first pages. Gives the others.
+    /// Keeps the first `keep` pages. Gives the others.
     fn cut(&mut self, keep: u32) -> Vec<OverflowRun> {
         let (mut left, mut gone) = (keep, Vec::new());
         self.pages.retain_mut(|run| {
@@ -166,12 +166,12 @@ impl RunDescriptor {
         gone
     }
 
-    /// Bytes of the device.
+    /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         self.pages.iter().map(|run| u64::from(run.pages) * 4096).sum()
     }
 
-    /// Appends it, for [`Self::decode`].
+    /// Appends the descriptor, for [`Self::decode`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         let words = [self.number, self.after, self.through, self.value_bytes, self.keys as u64];
         let lengths = self.lengths.iter().flat_map(|lengths| lengths.0);
@@ -188,7 +188,7 @@ impl RunDescriptor {
         }
     }
 
-    /// The first of those that were encoded, and the bytes behind it. None: it is none.
+    /// The first encoded descriptor, and the bytes behind it. `None` when it is invalid.
     pub fn decode(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut names = Self::default();
         let mut word = || {
@@ -237,15 +237,15 @@ impl RunDescriptor {
     }
 }
 
-/// A run on the device. Its pages are unused when nobody has it any more.
+/// A run on the device. Its pages become unused when it is dropped.
 pub struct DiskRun {
-    /// What leads to it.
+    /// The run's descriptor.
     pub descriptor: RunDescriptor,
     file: Arc<RunFile>,
 }
 
 impl DiskRun {
-    /// A run by its names.
+    /// The run with this descriptor.
     pub fn new(names: RunDescriptor, file: &Arc<RunFile>) -> Self {
         Self { descriptor: names, file: Arc::clone(file) }
     }

@@ -1,4 +1,4 @@
-//! Looking up in a run on the device. Each lookup may read; pages that were read last stay in memory.
+//! Lookups in a run on the device. Each may read; the pages that were read last stay in memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -21,11 +21,11 @@ use crate::run::{CommitOrder, NodeScope, ReplacedNode, Version};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Pages of one read of a walk over all of a run.
+/// Pages of one read of a walk over a whole run.
 const AT_ONCE: u32 = 64;
 
-/// Pages that were read last, by run and place. One that was asked for again since it came, or last was to leave, stays for
-/// another turn.
+/// The pages that were read last, by run and place. A page that was used again since it was read, or since it was last
+/// to be evicted, stays for another turn.
 pub(super) struct RunPageCache {
     most: usize,
     pages: HashMap<(u64, u32), (Arc<RunPage>, bool)>,
@@ -47,7 +47,7 @@ impl RunPageCache {
         if self.pages.insert(at, (Arc::clone(page), false)).is_none() {
             self.order.push_back(at);
         }
-        // Each turn takes a mark or a page away.
+        // Each turn removes a mark or a page.
         while self.order.len() > self.most
             && let Some(oldest) = self.order.pop_front()
         {
@@ -63,14 +63,14 @@ impl RunPageCache {
 }
 
 impl RunFile {
-    /// Pages that were read leave memory.
+    /// Evicts all pages of runs from memory.
     pub fn forget_pages(&self) {
         let mut cache = self.cache.lock();
         cache.pages.clear();
         cache.order.clear();
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory that the pages take.
     pub fn bytes(&self) -> u64 {
         self.cache.lock().order.len() as u64 * 8192
     }
@@ -82,7 +82,7 @@ impl DiskRun {
         Error::Contents { page, what }
     }
 
-    /// Some neighbouring pages of the run, as far as they are neighbours in the file.
+    /// Reads neighbouring pages of the run, as far as they are neighbours in the file.
     fn read(&self, index: u32, count: u32) -> Result<Vec<RunPage>> {
         let first = self
             .descriptor
@@ -106,7 +106,7 @@ impl DiskRun {
         (0..count).map(page).collect()
     }
 
-    /// A page, from memory if it was read not long ago.
+    /// A page, from memory if it is there.
     fn page(&self, index: u32) -> Result<Arc<RunPage>> {
         let at = (self.descriptor.number, index);
         if let Some(page) = self.file.cache.lock().get(at) {
@@ -117,12 +117,12 @@ impl DiskRun {
         Ok(page)
     }
 
-    /// Counted from the one that the run begins after: the first commit after `base`.
+    /// The first commit after `base`, counted from the one that the run begins after.
     fn from(&self, base: u64) -> u64 {
         base.saturating_sub(self.descriptor.after) + 1
     }
 
-    /// What a key had as of `base`, where a commit of the run after that replaced it.
+    /// The value of a key as of `base`, where a commit of the run after that replaced it.
     pub fn get(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
         let hash = self.descriptor.secret.hash(namespace, key);
         if !self.line(hash)?.may_have(hash) {
@@ -134,7 +134,8 @@ impl DiskRun {
         found.map(|entry| self.version(&entry)).transpose()
     }
 
-    /// Commits in a range, from 1, that changed a key: the first of them in an order, those of one page; none where there is none.
+    /// The first commits of a range in this order, at least 1, that changed a key, from one page; none where there is
+    /// none.
     pub fn changing_commits(
         &self,
         namespace: u8,
@@ -165,7 +166,7 @@ impl DiskRun {
         })
     }
 
-    /// The line of the filter of a hash.
+    /// The filter's line for a hash.
     fn line(&self, hash: u64) -> Result<FilterLine> {
         let line = u32::try_from(line_of(hash, self.descriptor.lines as usize)).unwrap_or(0);
         let index = self.descriptor.filter + line / LINES;
@@ -181,7 +182,7 @@ impl DiskRun {
         Ok((self.descriptor.after + entry.commit, self.stored(&entry.contents)?))
     }
 
-    /// What an entry says of a value.
+    /// The value of an entry.
     fn stored(&self, contents: &Contents<'_>) -> Result<Stored> {
         Ok(match contents {
             Contents::Absent => Stored::Absent,
@@ -196,7 +197,7 @@ impl DiskRun {
         })
     }
 
-    /// The bytes of what is stored in the run itself.
+    /// The bytes of a value that is stored in the run itself.
     pub(super) fn bytes(&self, contents: &Contents<'_>) -> Result<Arc<[u8]>> {
         let (first, len) = match contents {
             Contents::Inline(bytes) => return Ok((*bytes).into()),
@@ -216,8 +217,8 @@ impl DiskRun {
         if all.len() == len { Ok(all.into()) } else { Err(self.bad(first, "a value is cut off")) }
     }
 
-    /// Shows what the keys of some ranges, which ascend, had as of `base` where a commit of the run after that changed it, in
-    /// order.
+    /// Calls `see` with the values as of `base` of the keys of some ascending ranges, where a commit of the run after
+    /// that changed them, in order.
     pub fn for_each_within(
         &self,
         namespace: u8,
@@ -241,8 +242,8 @@ impl DiskRun {
         Ok(())
     }
 
-    /// The nodes that commits after `base` have replaced at and below a prefix and, above it, of prefixes that contain it: of
-    /// each the oldest.
+    /// The nodes that commits after `base` have replaced at and below a prefix, and of prefixes that contain it: of
+    /// each prefix the oldest.
     pub fn nodes_around(
         &self,
         of: NodeScope,
@@ -286,7 +287,7 @@ impl DiskRun {
         Ok(found)
     }
 
-    /// What is kept of a commit beside what it replaced.
+    /// The record of a commit.
     pub fn commit(&self, number: u64) -> Result<Arc<[u8]>> {
         let wanted = EntryKey::of_commit(RunSection::Commits, number, 0);
         let cursor = RunCursor::seek(self, &wanted, self.from(number - 1))?;
@@ -296,7 +297,7 @@ impl DiskRun {
         }
     }
 
-    /// Reads all pages. Those of entries are in order, each of them is found by the index, and the filter has the keys.
+    /// Checks all pages: entries are in order, the index leads to each of their pages, and the filter has the keys.
     pub fn check(self: &Arc<Self>) -> Result<()> {
         let mut walk = RunWalk::new(Arc::clone(self))?;
         let mut last = None;
@@ -329,12 +330,12 @@ impl DiskRun {
         Ok(())
     }
 
-    /// The error for what is kept of a commit and cannot be.
+    /// The error for a missing or invalid record of a commit.
     pub fn bad_commit(&self) -> Error {
         self.bad(self.descriptor.root, "the run does not have one of its commits")
     }
 
-    /// Shows the names of long values that its commits have replaced, with the commits, in order.
+    /// Calls `see` with the cells of long values that the run's commits have replaced, and with the commits, in order.
     pub fn for_each_long_value(&self, mut see: impl FnMut(u64, Stored)) -> Result<()> {
         if self.descriptor.value_bytes == 0 {
             return Ok(());
@@ -355,30 +356,31 @@ impl DiskRun {
 /// A place among the entries of a run, found by its index.
 struct RunCursor<'a> {
     run: &'a DiskRun,
-    /// Pages of the index, the root first, each with the place behind the name of the next page.
+    /// Pages of the index, the root first, each with the place behind the entry of the next page.
     above: Vec<(u32, Arc<RunPage>, usize)>,
     page: Arc<RunPage>,
     at: usize,
 }
 
 impl<'a> RunCursor<'a> {
-    /// The first entry that is not before this key and commit.
+    /// At the first entry that is not before this key and commit.
     fn seek(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
-        // The page before may end with what is looked for, unless that begins the page.
+        // The page before may end with the wanted entry, unless that begins the page.
         let mut cursor = Self::on_page(run, key, commit + 1)?;
         cursor.at = cursor.page.lower_bound(key, commit);
         cursor.settle()?;
         Ok(cursor)
     }
 
-    /// Behind the last entry that is before this key and commit, on its page; on the run's first one where there is none.
+    /// Behind the last entry that is before this key and commit, on its page; on the run's first page where there is
+    /// none.
     fn seek_below(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
         let mut cursor = Self::on_page(run, key, commit)?;
         cursor.at = cursor.page.lower_bound(key, commit);
         Ok(cursor)
     }
 
-    /// On the last page that begins before this key and commit; on the run's first one where none does.
+    /// On the last page that begins before this key and commit; on the run's first page where none does.
     fn on_page(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
         let root = run.page(run.descriptor.root)?;
         let mut cursor = Self { run, above: Vec::new(), page: root, at: 0 };
@@ -401,7 +403,7 @@ impl<'a> RunCursor<'a> {
             }
             _ => None,
         };
-        // Pages come before those that name them: it ends.
+        // Pages come before the index pages that name them: so the descent ends.
         let child = child.filter(|child| *child < index);
         let child = child.ok_or_else(|| self.run.bad(index, "it names no page before it"))?;
         let page = std::mem::replace(&mut self.page, self.run.page(child)?);
@@ -413,7 +415,7 @@ impl<'a> RunCursor<'a> {
         }
     }
 
-    /// Behind the last entry of a page: on to the first of the next one, unless it is the run's last.
+    /// From behind the last entry of a page to the first of the next one, unless it is the run's last.
     fn settle(&mut self) -> Result<()> {
         while self.page.entry(self.at).is_none()
             && let Some((index, page, next)) = self.above.pop()
@@ -427,7 +429,7 @@ impl<'a> RunCursor<'a> {
         Ok(())
     }
 
-    /// The entry that it is at; none at the end.
+    /// The current entry; `None` at the end.
     fn entry(&self) -> Result<Option<RunEntry<'_>>> {
         match self.page.kind {
             PageKind::Entries => Ok(self.page.entry(self.at)),
@@ -441,8 +443,8 @@ impl<'a> RunCursor<'a> {
         self.settle()
     }
 
-    /// The entry that it is at, or the first one behind it, of a commit after `base`; of each key such an entry is shown once
-    /// with [`Self::skip`].
+    /// The current entry, or the first one behind it, of a commit after `base`; with [`Self::skip`] each key gives one
+    /// such entry.
     fn after(&mut self, base: u64) -> Result<Option<RunEntry<'_>>> {
         let from = self.run.from(base);
         while let Some(entry) = self.entry()?
@@ -454,7 +456,7 @@ impl<'a> RunCursor<'a> {
         self.entry()
     }
 
-    /// On to the first entry behind this one that is not before this key and commit.
+    /// Goes to the first entry behind this one that is not before this key and commit.
     fn to(&mut self, key: &EntryKey, commit: u64) -> Result<()> {
         self.at = self.page.lower_bound(key, commit);
         if self.page.entry(self.at).is_none() {
@@ -463,13 +465,13 @@ impl<'a> RunCursor<'a> {
         Ok(())
     }
 
-    /// Behind all entries of a key.
+    /// Goes behind all entries of a key.
     fn skip(&mut self, key: &EntryKey) -> Result<()> {
         self.to(key, MOST_COMMITS + 1)
     }
 }
 
-/// All entries of a run, page by page.
+/// A walk over all entries of a run, page by page.
 pub(super) struct RunWalk {
     pub(super) run: Arc<DiskRun>,
     /// The next page to be read, and pages that were read.
@@ -480,14 +482,14 @@ pub(super) struct RunWalk {
 }
 
 impl RunWalk {
-    /// The walk, before the first entry.
+    /// A walk, before the first entry.
     pub(super) fn new(run: Arc<DiskRun>) -> Result<Self> {
         let mut walk = Self { run, next: 0, ahead: VecDeque::new(), page: RunPage::empty(), at: 0 };
         walk.settle()?;
         Ok(walk)
     }
 
-    /// The entry that it is at; none at the end.
+    /// The current entry; `None` at the end.
     pub(super) fn entry(&self) -> Option<RunEntry<'_>> {
         self.page.entry(self.at)
     }
@@ -500,7 +502,7 @@ impl RunWalk {
     fn settle(&mut self) -> Result<()> {
         while self.page.entry(self.at).is_none() {
             let Some(page) = self.ahead.pop_front() else {
-                // The root is the last page of the index, and of entries where there is no index.
+                // The root is the last page of the index, or the only page of entries where there is no index.
                 let left = (self.run.descriptor.root + 1).saturating_sub(self.next);
                 if left == 0 {
                     return Ok(());

@@ -1,4 +1,4 @@
-//! Writes a run front to back: pages of entries, each index page behind those that it names, the filter last.
+//! Writes a run front to back: pages of entries, each index page behind the pages that it names, the filter last.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,32 +14,32 @@ use crate::filter::{Filter, FilterLine, Secret};
 
 /// Pages of one write.
 const AT_ONCE: usize = 64;
-/// Fewest and most pages that are asked for at once.
+/// Fewest and most pages that are allocated at once.
 const LEAST: usize = 16;
 const MOST: usize = 1024;
 /// Lines of the filter in a page.
 #[expect(clippy::cast_possible_truncation, reason = "some dozen")]
 pub(super) const LINES: u32 = (PIECE / 64) as u32;
 
-/// A run in the making.
+/// A run that is being written.
 pub(crate) struct RunWriter {
     file: Arc<RunFile>,
     descriptor: RunDescriptor,
-    /// Pages that are filled, and the number of the first of those in the buffer.
+    /// Filled pages, and the number of the first page in the buffer.
     filled: u32,
     buf: PageBuf,
     in_buf: usize,
-    /// Pages that were given.
+    /// Allocated pages.
     given: u32,
     filter: Filter,
     last: Option<EntryKey>,
-    /// Pages in the making: of entries, of the index above them, and so on.
+    /// Pages that are being filled: of entries, of the index above them, and so on.
     levels: Vec<PageBuilder>,
 }
 
 impl RunWriter {
-    /// A run with the number `number`, which no other page of the file has, of the commits after one through another, with up to
-    /// `keys` keys.
+    /// A run with the number `number`, which no other page of the file has, of the commits after one through another,
+    /// with up to `keys` keys.
     pub(crate) fn new(
         file: &Arc<RunFile>,
         number: u64,
@@ -63,12 +63,12 @@ impl RunWriter {
         }
     }
 
-    /// Long values that entries name take so many bytes more of the overflow file.
+    /// Counts the bytes of the overflow file that long values in entries take.
     pub(crate) fn add_value_bytes(&mut self, bytes: u64) {
         self.descriptor.value_bytes += bytes;
     }
 
-    /// Adds what an entry says before a commit. Entries ascend by key and commit.
+    /// Adds an entry of a commit. Entries ascend by key and commit.
     pub(crate) fn put<E: From<Error>>(
         &mut self,
         key: &EntryKey,
@@ -109,7 +109,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Writes the page of a level that is in the making, and names it in the level above.
+    /// Writes the unfinished page of a level, and names it in the level above.
     fn end_page<E: From<Error>>(
         &mut self,
         level: usize,
@@ -131,7 +131,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// A page of one kind.
+    /// Writes a page without entries.
     fn page<E: From<Error>>(
         &mut self,
         kind: PageKind,
@@ -141,7 +141,7 @@ impl RunWriter {
         self.sealed(&[&[kind as u8], contents].concat(), allocate)
     }
 
-    /// The next page; gives its number in the run.
+    /// Writes the next page; gives its number in the run.
     fn sealed<E: From<Error>>(
         &mut self,
         payload: &[u8],
@@ -157,7 +157,7 @@ impl RunWriter {
         }
         let index = self.filled;
         let page = self.descriptor.page(index).expect("it was given");
-        // What is written at once lies side by side.
+        // Pages of one write are neighbours.
         let before = self.in_buf.checked_sub(1).and_then(|_| self.descriptor.page(index - 1));
         if self.in_buf == AT_ONCE || before.is_some_and(|before| before + 1 != page) {
             self.flush()?;
@@ -186,7 +186,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// All entries are in. Gives what leads to the run. Nothing is synced.
+    /// Ends the run, after all entries. Gives its descriptor. Nothing is synced.
     pub(crate) fn finish<E: From<Error>>(
         mut self,
         allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
@@ -228,7 +228,7 @@ impl PrefixLengths {
         self.0[usize::from(length / 64)] |= 1 << (length % 64);
     }
 
-    /// Those that there are and that are shorter than one, in ascending order.
+    /// The lengths below `length`, in ascending order.
     pub(super) fn below(&self, length: u16) -> impl Iterator<Item = u16> {
         let words = self.0;
         (0..length.min(256)).filter(move |at| words[usize::from(at / 64)] >> (at % 64) & 1 == 1)

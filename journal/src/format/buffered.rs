@@ -1,9 +1,9 @@
-//! The pending changes of an image, region by region, as one stream of bytes.
+//! The buffered changes of an image, region by region, as one stream of bytes.
 //!
 //! ```text
-//! region:  prefix length 2 | prefix 32 | number of changes 4 | number of dropped values 4
-//! change:  key 32 | commit 8 | kind 1 (0 absent, 1 inline, 2 overflow cell) | length 4 | bytes
-//! dropped: key 32 | commit 8 | commit that replaced it 8 | length 4 | overflow cell
+//! region:   prefix length 2 | prefix 32 | number of changes 4 | number of replaced values 4
+//! change:   key 32 | commit 8 | kind 1 (0 absent, 1 inline, 2 overflow cell) | length 4 | bytes
+//! replaced: key 32 | commit 8 | commit that replaced it 8 | length 4 | overflow cell
 //! ```
 
 use std::sync::Arc;
@@ -19,10 +19,9 @@ const ABSENT: u8 = 0;
 const INLINE: u8 = 1;
 const OVERFLOW: u8 = 2;
 
-/// Appends the pending changes of a region; nothing when there are none.
+/// Appends the buffered changes of a region; nothing when there are none.
 ///
-/// # Panics
-/// When a region has 2^32 changes, or a dropped value that is short.
+/// # Panics When a region has 2^32 changes, or a replaced value that is short.
 pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     let (buffered, replaced) = (state.buffered(), state.replaced_values());
     if buffered.is_empty() && replaced.is_empty() {
@@ -62,10 +61,10 @@ pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     }
 }
 
-/// A region's prefix, pending changes and dropped values.
+/// A region's prefix, buffered changes and replaced values.
 type RegionBuffered = (Prefix, Vec<BufferedChange>, Vec<ReplacedValue>);
 
-/// Pending changes, region by region.
+/// Decodes buffered changes, region by region.
 pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<RegionBuffered>> {
     let mut regions = Vec::new();
     while !bytes.is_empty() {
@@ -73,7 +72,7 @@ pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<RegionBuffered>> {
         let prefix = Prefix::from_raw(take(&mut bytes)?, len).ok_or_else(bad)?;
         let count = u32::from_le_bytes(take(&mut bytes)?) as usize;
         let replaced_count = u32::from_le_bytes(take(&mut bytes)?);
-        // A change takes at least 45 bytes: nothing is reserved that the bytes do not bear out.
+        // A change takes at least 45 bytes: memory is reserved only for as many as the bytes can hold.
         let mut buffered: Vec<BufferedChange> = Vec::with_capacity(count.min(bytes.len() / 45));
         for _ in 0..count {
             let key = take::<32>(&mut bytes)?;

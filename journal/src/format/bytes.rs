@@ -1,9 +1,9 @@
 //! Little-endian reading and writing of bounded byte strings, shared by the layouts of the log.
 //!
-//! [`BodyCursor`] is total: no length in the bytes is believed before it is compared with what is
-//! there, and nothing is allocated.
+//! [`BodyCursor`] is total: no length in the bytes is used before it is compared with the bytes that exist, and nothing
+//! is allocated.
 
-/// A body whose checksum is right and whose content is not: written by a broken or hostile hand.
+/// A body with a right checksum and invalid contents: written by a faulty or hostile writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
@@ -79,14 +79,14 @@ pub fn get_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(get(bytes, at))
 }
 
-/// What is left of a byte string.
+/// The rest of a byte string.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyCursor<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> BodyCursor<'a> {
-    /// Reads from the first byte on.
+    /// A cursor before the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -96,12 +96,12 @@ impl<'a> BodyCursor<'a> {
         self.rest.is_empty()
     }
 
-    /// How many bytes are left.
+    /// Number of bytes left.
     pub fn len(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next `len` bytes; a length that does not fit is an error, whatever its size.
+    /// The next `len` bytes; an error when fewer are left.
     #[inline]
     pub fn take(&mut self, len: u64) -> Result<&'a [u8], BodyError> {
         let len = usize::try_from(len).map_err(|_| BodyError::Truncated)?;
@@ -154,13 +154,13 @@ impl<'a> BodyCursor<'a> {
         Ok(u64::from_le_bytes(*self.array()?))
     }
 
-    /// Reserved bytes, which must be zero.
+    /// Skips reserved bytes, which must be zero.
     pub fn reserved<const N: usize>(&mut self) -> Result<(), BodyError> {
         if *self.array::<N>()? == [0; N] { Ok(()) } else { Err(BodyError::Reserved) }
     }
 }
 
-/// The items of a section, each as `take` reads it, until the first error. Bytes after the last one are an error.
+/// The items of a section, each read by `take`, until the first error. Bytes after the last one are an error.
 #[inline]
 pub(super) fn items<'a, T>(
     section: &'a [u8],
@@ -184,7 +184,7 @@ pub(super) fn items<'a, T>(
     })
 }
 
-/// Checks that the next item of a list is above the last one.
+/// Checks that the next one of a list is above the last one.
 #[inline]
 pub(super) fn ascend<T: Copy + PartialOrd>(last: &mut Option<T>, next: T) -> Result<(), BodyError> {
     match last.replace(next) {

@@ -18,7 +18,7 @@
 //! prefix      length in bits u16, then the bytes that hold a bit of it
 //! ```
 //!
-//! Kinds of entries ([`EntryKind`]), which say what becomes of the namespace as such:
+//! Kinds of entries ([`EntryKind`]): what a commit does to the namespace as a whole:
 //!
 //! | kind | | previous root | new root | changes and nodes |
 //! |---|---|---|---|---|
@@ -28,16 +28,16 @@
 //! | 3 | restored: it was dropped and exists again | terminator | its root | over those that it had when it was dropped |
 //! | 4 | set: it is plain, exists before and after, and its digest is not made of these changes | its digest | its digest | changes |
 //!
-//! A plain namespace has its digest in the place of its root (`digest.rs`): the one after is made of the one before and
-//! the changes, but for *restored* and *set*, where it is one that was made before: that of the state that a
-//! rollback goes back to, or of the last of several blocks that are one commit. It has no nodes.
-//! Namespace 0 is only ever changed, and not plain. A record that says otherwise is refused.
+//! A plain namespace has its digest in place of its root (`digest.rs`): the one after is computed from the one before
+//! and the changes, except for *restored* and *set*, where it is an earlier one: of the state that a rollback goes back
+//! to, or of the last of several blocks that are one commit. It has no nodes. Namespace 0 is only ever changed, and not
+//! plain. A record that says otherwise is refused.
 //!
-//! *Kept from* is the oldest commit that can still be read when this one is the newest: what the
-//! undo of it and of older ones names may be written over once this record is durable.
+//! *Kept from* is the oldest commit that can still be read when this one is the newest: runs that the undo of it and of
+//! older ones names may be overwritten once this record is durable.
 //!
-//! Sections are byte strings that concatenate: workers encode slices of a sorted batch with
-//! [`Section`], and the pieces become parts of one record without a copy. The views check every length before it is used and allocate nothing.
+//! Sections are byte strings that concatenate: workers encode slices of a sorted batch with [`Section`], and the slices
+//! become parts of one record without a copy.
 
 mod encode;
 mod view;
@@ -54,43 +54,43 @@ pub use view::{CommitView, NamespaceView, Namespaces, ReplacedItem, UndoView};
 
 /// Largest application blob.
 pub const MAX_BLOB: u32 = 64 << 10;
-/// Largest overflow cell: it has to fit a leaf page.
+/// Largest overflow cell: it must fit into a leaf page.
 pub const MAX_OVERFLOW_CELL: u32 = 4000;
 
 const HEAD_LEN: usize = 16;
 const ENTRY_LEN: usize = 16 + 3 * 8 + 2 * 32;
 const FLAG_UNDO: u16 = 1;
-/// Only together with the other one.
+/// Only together with the other flag.
 const FLAG_ROLLBACK: u16 = 2;
 
 const ABSENT: u8 = 0;
 const INLINE: u8 = 1;
 const OVERFLOW: u8 = 2;
 
-/// A value as the log keeps it.
+/// A value in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoggedValue<'a> {
     /// The key has no value (deleted, or absent before).
     Absent,
     /// The value's bytes.
     Inline(&'a [u8]),
-    /// The value is in overflow runs; this is the cell that names them.
+    /// The value is in overflow runs; these are the bytes of its cell.
     Overflow(&'a [u8]),
 }
 
-/// What a commit makes of a namespace as such.
+/// What a commit does to a namespace as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// It exists before and after.
+    /// The namespace exists before and after.
     Changed = 0,
-    /// It did not exist before, and nothing of an earlier one of its number is left.
+    /// The namespace did not exist before, and no earlier one of its number is left.
     Added = 1,
-    /// It does not exist afterwards.
+    /// The namespace does not exist afterwards.
     Dropped = 2,
-    /// It was dropped before, and exists again with what it had.
+    /// The namespace was dropped before, and exists again with its pairs.
     Restored = 3,
-    /// A plain one exists before and after, and its digest is not made of the changes.
+    /// A plain namespace exists before and after, and its digest is not computed from the changes.
     Set = 4,
 }
 
@@ -106,7 +106,7 @@ impl EntryKind {
         })
     }
 
-    /// True when a record can have such an entry: each state has one form.
+    /// True when a record may have such an entry. Each state has one form.
     fn is_canonical(
         self,
         (ns, trie): (u8, TrieKind),
@@ -127,7 +127,7 @@ impl EntryKind {
     }
 }
 
-/// What a record with undo says of the commits before it.
+/// Facts about the commits before, in a record with undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UndoHeader<'a> {
     /// The oldest commit that can still be read when this one is the newest.

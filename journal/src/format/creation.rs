@@ -5,8 +5,8 @@
 //! 2. make all files, each synced; sync the folder; make the superblock, synced; sync the folder;
 //! 3. remove the marker, sync the folder. Only now does the database exist.
 //!
-//! The marker names the database being created. Whoever finds it may start again from nothing, but only
-//! where the other files *prove* that the creation did not finish:
+//! The marker names the database being created. An open that finds it may start again from nothing, but only where the
+//! other files *prove* that the creation did not finish:
 //!
 //! | beside a marker of database `m` | what it is |
 //! |---|---|
@@ -18,13 +18,13 @@
 //! | a superblock of `m`; `incarnation` is above 0 | a database; the marker came back |
 //! | anything else: another database's superblock, one that cannot be read, a rotten `incarnation` | an error |
 //!
-//! A removed marker can come back, when a sync of the folder fails and then the power. It is told from a
-//! half creation by the incarnation: the first writable open raises it, after the removal of the marker
-//! is durable. A file of that name that is not a whole marker was torn while it was made, if nothing lies
-//! beside it; else it is an error. On an error nothing is removed.
+//! A removed marker can come back, when a sync of the folder fails and then the power. The incarnation tells it from a
+//! half creation: the first writable open raises it, after the removal of the marker is durable. A file of that name
+//! that is not a whole marker was torn while it was made, if there is no other file; else it is an error. On an error
+//! nothing is removed.
 //!
-//! A folder without marker and superblock is a database that has lost its superblock, if our files lie
-//! in it; with other files it is somebody else's. Nothing in either is changed.
+//! A folder without marker and superblock is a database that has lost its superblock, if our files are in it; with
+//! other files it is somebody else's. Nothing in either is changed.
 
 use pleach_io::{Disk, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
@@ -46,22 +46,22 @@ const AT_REST: usize = AT_DATABASE + 8;
 
 const _: () = assert!(AT_REST == 24);
 
-/// What a folder is found to hold.
+/// The contents of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectoryState {
-    /// Nothing of anybody's: a database may be created.
+    /// No file: a database may be created.
     Empty,
     /// A creation that did not finish: it may be started again.
     HalfCreated,
     /// A database.
     Database,
-    /// Files of a database, and no superblock.
+    /// Files of a database without a superblock.
     NoSuperblock,
     /// Other files, of which this is one.
     Foreign(String),
 }
 
-/// Why a folder cannot be used for a new database.
+/// The reason why a folder cannot be used for a new database.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreationError {
@@ -74,7 +74,7 @@ pub enum CreationError {
         /// A file in it.
         found: String,
     },
-    /// The folder holds files of a database, which do not make one.
+    /// The folder has files of a database, but no whole database.
     #[error(
         "the folder holds {found} and no superblock, as a backup leaves it that was cut off: empty the folder, if it is not a \
          damaged database that you want to repair, or give another one"
@@ -91,15 +91,14 @@ pub enum CreationError {
         "the folder holds the marker {MARKER} of a creation, but {why}; nothing was touched. If the database is yours, move {MARKER} out of the folder and open it again"
     )]
     Marker {
-        /// What does not fit.
+        /// The file that does not fit.
         why: String,
     },
 }
 
-/// Says what the folder holds; writes nothing.
+/// Finds out what the folder holds; writes nothing.
 ///
-/// # Errors
-/// A marker that does not belong to what else is there; the device's.
+/// # Errors A marker that does not belong to the other files; errors of the device.
 pub fn inspect(device: &Disk) -> Result<DirectoryState, CreationError> {
     let names = device.list()?;
     let has = |name: &str| names.iter().any(|found| found == name);
@@ -121,7 +120,7 @@ pub fn inspect(device: &Disk) -> Result<DirectoryState, CreationError> {
 fn beside_marker(device: &Disk, names: &[String]) -> Result<DirectoryState, CreationError> {
     let wrong = |why: String| Err(CreationError::Marker { why });
     if others(names).next().is_none() {
-        // Torn or not: it is synced before anything else is made.
+        // Torn or not: the marker is synced before anything else is made.
         return Ok(DirectoryState::HalfCreated);
     }
     let Some(marked) = read_marker(device)? else {
@@ -177,12 +176,12 @@ fn beside_marker(device: &Disk, names: &[String]) -> Result<DirectoryState, Crea
     }
 }
 
-/// A slot that a creation may have left: not written, or torn while it was.
+/// True for a slot that a creation may have left: not written, or torn during the write.
 fn is_unwritten(slot: &Result<Superblock, SlotError>) -> bool {
     matches!(slot, Err(SlotError::Blank | SlotError::Checksum | SlotError::Foreign))
 }
 
-/// Pages in a file; none when it is missing.
+/// Number of pages in a file; 0 when it is missing.
 fn pages(device: &Disk, name: &str) -> Result<u64, IoError> {
     match device.open(name, OpenMode::Read) {
         Ok(file) => Ok(device.len(&file)? / PAGE as u64),
@@ -217,9 +216,9 @@ fn others(names: &[String]) -> impl Iterator<Item = &String> {
     names.iter().filter(|name| ![MARKER, MARKER_TEMPORARY, LOCK].contains(&name.as_str()))
 }
 
-/// Creates a database. `build` makes all files, each synced, the superblock last. Files that an earlier
-/// attempt has left are removed, ours only. Its id is used again: should its files come back because a
-/// sync of the folder fails, they belong to the marker beside them.
+/// Creates a database. `build` makes all files, each synced, the superblock last. Files that an earlier attempt has
+/// left are removed, ours only. Its id is used again: if its files come back because a sync of the folder fails, they
+/// belong to the marker.
 pub fn create<E>(
     device: &Disk,
     database: u64,
@@ -244,7 +243,7 @@ fn start(device: &Disk, database: u64) -> Result<u64, CreationError> {
     };
     let marked = if half { read_marker(device)? } else { None };
     let database = marked.unwrap_or(database);
-    // Always a new file under a name that is given now: one that was found may be visible only.
+    // Always a new file under a new name: a marker that was found may be visible only.
     match device.remove(MARKER_TEMPORARY) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {}
@@ -260,8 +259,8 @@ fn start(device: &Disk, database: u64) -> Result<u64, CreationError> {
     Ok(database)
 }
 
-/// Removes what an earlier attempt has left, while the marker is there: the superblock first, so that what
-/// is left of the rest still shows that the creation did not finish.
+/// Removes the files of an earlier attempt, while the marker exists: the superblock first, so that the remaining files
+/// still show that the creation did not finish.
 fn clear(device: &Disk) -> Result<(), IoError> {
     match device.remove(superblock::FILE) {
         Err(error) if !error.is_not_found() => return Err(error),

@@ -1,12 +1,11 @@
 //! Image files: the tries, namespace by namespace, then the streams of all, written front to back.
 //!
-//! A trie begins with its first region's branch page. A level's pages follow the level below; the last
-//! branch page is the root's, which has the empty prefix. Then come its pending changes, if there are any. All
-//! these pages name their namespace. Behind the last trie come the overflow map and the table.
+//! A trie begins with its first region's branch page. A level's pages follow the level below; the last branch page is
+//! the root's, which has the empty prefix. Then come its buffered changes, if there are any. All these pages name their
+//! namespace. Behind the last trie come the overflow map and the table.
 //!
-//! Every page carries the image's number as its flush number, which no other image ever has. The
-//! superblock names it. So a page that an earlier image has left (a lost write) is found, even when
-//! everything else in it is right.
+//! Every page carries the image's number as its flush number, which no other image ever has. The superblock names it.
+//! So a page of an earlier image (a lost write) is found, even when all its other contents are right.
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodeFile;
@@ -26,10 +25,10 @@ use super::table::{ImageTable, StreamRef};
 
 /// Pages of one write or read.
 const RUN: usize = 256;
-/// Pages of the first write: a small database's image is no more.
+/// Pages of the first write: enough for a small database's image.
 const FIRST_RUN: usize = 16;
 
-/// An image file, as regions name it.
+/// An image file, as the regions' type has it.
 pub const fn node_file(file: ImageFile) -> NodeFile {
     match file {
         ImageFile::A => NodeFile::ImageA,
@@ -40,11 +39,11 @@ pub const fn node_file(file: ImageFile) -> NodeFile {
 /// A written branch page, as its parent names it.
 #[derive(Clone, Copy, Debug)]
 pub struct WrittenBranch {
-    /// What all keys below it begin with.
+    /// The prefix of all keys below it.
     pub prefix: Prefix,
-    /// Where it is in the image.
+    /// Page number in the image.
     pub page: u64,
-    /// What tells it from a page that was there before.
+    /// Tag that tells it from an earlier page of this number.
     pub tag: u32,
     /// The node of its prefix.
     pub node: Node,
@@ -65,7 +64,7 @@ pub struct ImageWriter {
 }
 
 impl ImageWriter {
-    /// Starts over in an image file; what it held is dead.
+    /// Starts to write an image file; its earlier contents are lost.
     pub fn start(device: &Disk, which: ImageFile, database: u64, number: u64) -> Result<Self> {
         let file = device.open(image_name(which), OpenMode::Write)?;
         Ok(Self {
@@ -84,7 +83,7 @@ impl ImageWriter {
         Identity { kind: FileKind::Image, page_no: self.next, db_id: self.database }
     }
 
-    /// A branch page; `entries` tile the prefix.
+    /// Writes a branch page; `entries` tile the prefix.
     pub fn write_branch(
         &mut self,
         namespace: u8,
@@ -115,7 +114,7 @@ impl ImageWriter {
         Ok((page, tag))
     }
 
-    /// The levels above the regions' pages; gives the root's page and its level.
+    /// Writes the levels above the regions' pages; gives the root's page and its level.
     pub fn write_upper_levels(
         &mut self,
         namespace: u8,
@@ -142,7 +141,7 @@ impl ImageWriter {
         Ok((children[0], level))
     }
 
-    /// What pends in a namespace, as the table names it. Nothing takes no page.
+    /// Writes the buffered changes of a namespace; gives the reference for the table. Without bytes there is no page.
     pub fn write_buffered(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
         let page = if bytes.is_empty() {
             0
@@ -152,7 +151,7 @@ impl ImageWriter {
         Ok(StreamRef::of(page, bytes))
     }
 
-    /// A stream; gives its first page. What belongs to all is of namespace 0.
+    /// Writes a stream; gives its first page. Shared streams are of namespace 0.
     pub fn write_stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
         let first = self.next;
         let (mut rest, mut index) = (bytes, 0);
@@ -195,7 +194,7 @@ impl ImageWriter {
     fn flush(&mut self) -> Result<()> {
         if self.filled > 0 {
             let first = self.next - self.filled as u64;
-            // Without room the image is given up and made again: nothing names it yet.
+            // Without room the image is abandoned and made again: nothing names it yet.
             self.device.write_at(&self.file, &self.buf, self.filled, page_offset(first)).map_err(
                 |error| {
                     if error.is_full() { ImageError::Full(error) } else { error.into() }
@@ -206,7 +205,7 @@ impl ImageWriter {
         Ok(())
     }
 
-    /// Writes the table and what is left, syncs the image, and gives what a superblock says of it.
+    /// Writes the table and the rest of the buffer, syncs the image, and gives its reference for a superblock.
     pub fn finish(mut self, table: &ImageTable) -> Result<ImageRef> {
         let table = table.encode();
         let table_page = self.write_stream(0, StreamId::Namespaces, &table)?;
@@ -223,8 +222,8 @@ impl ImageWriter {
     }
 }
 
-/// The shallowest prefixes that have at most [`MAX_ENTRIES`] of these children, which tile the key space,
-/// and the children of each.
+/// The shallowest prefixes with at most [`MAX_ENTRIES`] of these children, which tile the key space, and the children
+/// of each.
 fn parents(children: &[WrittenBranch]) -> Vec<(Prefix, std::ops::Range<usize>)> {
     let mut done = Vec::new();
     let mut todo = vec![(Prefix::ROOT, 0..children.len())];
@@ -253,7 +252,7 @@ pub struct ImageReader {
     pages: u64,
     number: u64,
     buf: PageBuf,
-    /// First page in the buffer, and how many are in it.
+    /// First page in the buffer, and number of pages in it.
     held: (u64, u64),
 }
 
@@ -266,7 +265,7 @@ impl ImageReader {
         if device.len(&handle)? < page_offset(pages) {
             return Err(ImageError::Short { file: name, pages });
         }
-        // Made when the first page is asked for: then its size is known.
+        // Allocated at the first read: then its size is known.
         let buf = PageBuf::zeroed(0);
         Ok(Self {
             device: device.clone(),
@@ -281,7 +280,7 @@ impl ImageReader {
         })
     }
 
-    /// The file, as regions name it.
+    /// The file, as the regions' type has it.
     pub fn node_file(&self) -> NodeFile {
         node_file(self.which)
     }
@@ -307,7 +306,7 @@ impl ImageReader {
         Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
     }
 
-    /// Checks that a page whose checksum is right is of this image.
+    /// Checks that a page with a right checksum is of this image.
     fn check_number(&self, page: u64, found: u64) -> Result<()> {
         if found == self.number {
             return Ok(());
@@ -315,7 +314,7 @@ impl ImageReader {
         Err(ImageError::ForeignPage { file: self.name, page, expected: self.number, found })
     }
 
-    /// A branch page with the tag that its parent expects.
+    /// Reads a branch page, which must have the tag in its parent.
     pub fn read_branch(
         &mut self,
         namespace: u8,
@@ -342,7 +341,7 @@ impl ImageReader {
         Ok(branch)
     }
 
-    /// What pends in a namespace.
+    /// Reads the buffered changes of a namespace.
     pub fn read_buffered(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
         if named.len == 0 && named.fits(&[]) {
             return Ok(Vec::new());
@@ -350,7 +349,7 @@ impl ImageReader {
         self.read_checked_stream(namespace, StreamId::Buffered, named)
     }
 
-    /// A stream that the table names.
+    /// Reads a stream that the table names.
     pub fn read_checked_stream(
         &mut self,
         namespace: u8,
@@ -364,7 +363,7 @@ impl ImageReader {
         Ok(bytes)
     }
 
-    /// A stream of `len` bytes from page `first` on.
+    /// Reads a stream of `len` bytes from page `first` on.
     pub fn read_stream(
         &mut self,
         namespace: u8,
@@ -394,7 +393,7 @@ impl ImageReader {
         Ok(bytes)
     }
 
-    /// The first page's payload of a stream whose length is in its first bytes.
+    /// Reads the first page's payload of a stream whose length is in its first bytes.
     pub fn read_stream_head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
         let (identity, name) = (self.identity(first), self.name);
         let view =
@@ -410,7 +409,7 @@ fn bad_page(file: &'static str, page: u64) -> impl Fn(PageError) -> ImageError +
     move |error| ImageError::Page { file, page, error }
 }
 
-/// A branch page that was read.
+/// The contents of a branch page.
 #[derive(Debug)]
 pub struct BranchContents {
     /// The region's log position.

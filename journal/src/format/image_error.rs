@@ -1,4 +1,4 @@
-//! What can go wrong with an image: while it is written, while it is read, and in what it says.
+//! Errors of images: while they are written, while they are read, and in their contents.
 
 use pleach_core::Prefix;
 use pleach_core::page::PageError;
@@ -7,8 +7,8 @@ use pleach_io::IoError;
 
 /// An error of an image.
 ///
-/// A caller of the engine sees the first five as the variants of `pleach::Error` that are meant for all
-/// files, and the others as `Contradiction::Image`.
+/// A caller of the engine sees the first five as variants of `pleach::Error` for all files, and the others as
+/// `Contradiction::Image`.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
@@ -18,14 +18,14 @@ pub enum ImageError {
     /// The device has no room for the image, which nothing names yet.
     #[error("no room for an image: {0}")]
     Full(IoError),
-    /// A page is not what was expected.
+    /// A page is damaged, or is not the page of this number.
     #[error("page {page} of {file}: {error}")]
     Page {
         /// File name.
         file: &'static str,
         /// Page number.
         page: u64,
-        /// What is wrong with it.
+        /// What is wrong with the page.
         error: PageError,
     },
     /// A page is intact and has another tag than its parent expects.
@@ -57,7 +57,7 @@ pub enum ImageError {
     Short {
         /// File name.
         file: &'static str,
-        /// Pages that the superblock names.
+        /// Number of pages in the superblock.
         pages: u64,
     },
     /// A page after the image's last one is named.
@@ -84,7 +84,7 @@ pub enum ImageError {
         /// Page number.
         page: u64,
     },
-    /// A stream has another length or checksum than the table says.
+    /// A stream has another length or checksum than in the table.
     #[error("the {stream:?} stream of {file} is not the one that its table names")]
     StreamChecksum {
         /// File name.
@@ -97,10 +97,10 @@ pub enum ImageError {
     StreamLength {
         /// File name.
         file: &'static str,
-        /// Its length, as the table or its first bytes say.
+        /// The stream's length, in the table or in its first bytes.
         bytes: u64,
     },
-    /// A region has more children than a branch page takes.
+    /// A region has more children than fit into a branch page.
     #[error("{prefix:?} has more children than a page")]
     TooManyChildren {
         /// The region.
@@ -109,16 +109,16 @@ pub enum ImageError {
     /// An image has more pages than a superblock can name.
     #[error("an image of {pages} pages is longer than a superblock can name")]
     TooLong {
-        /// Its pages.
+        /// Number of its pages.
         pages: u64,
     },
     /// The table is not the one that the superblock names.
     #[error("the image's table is not the one that the superblock names")]
     OtherTable,
-    /// The table has the right checksum, and fields that no writer makes.
+    /// The table has the right checksum, but invalid fields.
     #[error("the table of the image makes no sense")]
     Table,
-    /// The stream of pending changes has the right checksum, and fields that no writer makes.
+    /// The stream of buffered changes has the right checksum, but invalid fields.
     #[error("the buffered changes of the image make no sense")]
     Buffered,
 }

@@ -1,17 +1,16 @@
 //! The incarnation: the number of a writable open, raised and durable before its first append.
 //!
-//! It lives in a file of its own, because superblocks are written by checkpoints only. The file
-//! has two copies, a page each:
+//! It has a file of its own, because only checkpoints write superblocks. The file has two copies, a page each:
 //!
 //! ```text
 //! checksum u64 | magic 8 | copy u32 | incarnation u32 | database u64 | zeros
 //! ```
 //!
-//! Raising writes a copy into the file's spare, syncs it, exchanges the two and syncs the folder
-//! (`spare.rs`). Overwriting copy by copy would be wrong: a process whose sync failed leaves a copy that
-//! can be read and is not durable, and the copy that is overwritten next may be the only durable one.
-//! When the file is replaced as a whole, it is the old one or the new one, and no number is given out
-//! twice. The second copy guards against rot and unreadable sectors: either copy is enough.
+//! Raising writes a copy into the file's spare, syncs it, exchanges the two and syncs the folder (`spare.rs`).
+//! Overwriting copy by copy would be wrong: a process whose sync failed leaves a copy that can be read and is not
+//! durable, and the copy that is overwritten next may be the only durable one. When the file is replaced as a whole, it
+//! is the old one or the new one, and no number is given out twice. The second copy guards against rot and unreadable
+//! sectors: one good copy is enough.
 
 use pleach_io::{Disk, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
@@ -22,7 +21,7 @@ use super::spare::SpareFile;
 
 /// Name of the file.
 pub const FILE: &str = names::INCARNATION;
-/// What the next one goes into.
+/// The spare for the next copy of the file.
 pub const SPARE: SpareFile = SpareFile { name: names::INCARNATION_SPARE, len: FILE_LEN };
 /// The incarnation of a new database, before its first writable open.
 pub const FIRST: u32 = 0;
@@ -39,7 +38,7 @@ const FILE_LEN: u64 = (COPIES * PAGE) as u64;
 
 const _: () = assert!(AT_REST == 32 && AT_DATABASE.is_multiple_of(8));
 
-/// Why there is no incarnation to go by.
+/// The reason why there is no usable incarnation.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IncarnationError {
@@ -58,7 +57,7 @@ pub enum IncarnationError {
     /// The file belongs to another database.
     #[error("{FILE} belongs to database {found:#x}, not {expected:#x}")]
     Foreign {
-        /// Its database.
+        /// The database in the file.
         found: u64,
         /// The database of the superblock.
         expected: u64,
@@ -78,8 +77,8 @@ pub enum IncarnationError {
     Exhausted,
 }
 
-/// Makes the file of a new database, or of a copy of one that was opened `number` times, and its spare, synced. The caller
-/// syncs the folder.
+/// Makes the file of a new database, or of a copy of one that was opened `number` times, and its spare, synced. The
+/// caller syncs the folder.
 pub fn create(device: &Disk, database: u64, number: u32) -> Result<(), IncarnationError> {
     SPARE.create(device, database)?;
     let file = device.open(FILE, OpenMode::CreateNew)?;
@@ -87,21 +86,21 @@ pub fn create(device: &Disk, database: u64, number: u32) -> Result<(), Incarnati
     Ok(device.sync(&file)?)
 }
 
-/// What was read from the file.
+/// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation {
     /// The last incarnation.
     pub number: u32,
-    /// Whether each of the two copies is good.
+    /// For each copy, true when it is good.
     pub copies: [bool; COPIES],
 }
 
-/// Reads the last incarnation; writes nothing. The copies are read one by one: one that cannot be read, or that was
-/// cut off, is a bad copy, and the other is enough.
+/// Reads the last incarnation; writes nothing. The copies are read one by one: an unreadable or missing copy is bad,
+/// and the other one is enough.
 pub fn read(device: &Disk, database: u64) -> Result<Incarnation, IncarnationError> {
     let mut copies = read_copies(device)?;
     if copies.contains(&None) {
-        // Another process may have put a copy in the file's place before this was read.
+        // Another process may have replaced the file before this was read.
         copies = read_copies(device)?;
     }
     let (number, found) = copies.iter().flatten().max().ok_or(IncarnationError::Damaged)?;
@@ -111,7 +110,7 @@ pub fn read(device: &Disk, database: u64) -> Result<Incarnation, IncarnationErro
     Ok(Incarnation { number: *number, copies: copies.map(|copy| copy.is_some()) })
 }
 
-/// Number and database of each copy that is good.
+/// Number and database of each good copy.
 fn read_copies(device: &Disk) -> Result<[Option<(u32, u64)>; COPIES], IncarnationError> {
     let file = device.open(FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
@@ -125,7 +124,7 @@ fn read_copies(device: &Disk) -> Result<[Option<(u32, u64)>; COPIES], Incarnatio
     }))
 }
 
-/// Gives this open its incarnation, durable when the call returns.
+/// Raises the incarnation for this open, durable when the call returns.
 pub fn raise(device: &Disk, database: u64) -> Result<u32, IncarnationError> {
     let last = read(device, database)?.number;
     let number = last.checked_add(1).ok_or(IncarnationError::Exhausted)?;

@@ -1,20 +1,19 @@
 //! The body of a location record: which pages a flush has written, and what they replace.
 //!
 //! ```text
-//! head     flush number u64 | ns u8 | 0 u24 | rewrites u32 | runs allocated u32 | runs freed u32
-//! rewrite  range: prefix | pages u32 | freed u32
+//! head     flush number u64 | ns u8 | 0 u24 | rewrites u32 | runs allocated u32 | runs replaced u32
+//! rewrite  range: prefix | pages u32 | replaced u32
 //!          | pages: prefix | page number u40 (all ones: none) | tag u32 | applied through u64 | node 32
-//!          | freed: page number u40
+//!          | replaced: page number u40
 //! run      start u40 | pages u24
 //! prefix   length in bits u16, then the bytes that hold a bit of it
 //! ```
 //!
-//! A *rewrite* replaces all pages of a range of the key space by new ones: one page that was
-//! written again, a page that split, siblings that merged. Its pages tile the range completely,
-//! empty ones included, which have no page number; rewrites are disjoint and ascending. A rewrite without
-//! pages, and without freed ones, *joins* two regions: the halves of its range become one region with the
-//! children of both. `replaced` are the
-//! page numbers that were given up. Runs are those of overflow values.
+//! A *rewrite* replaces all pages of a range of the key space by new ones: one page that was rewritten, a page that
+//! split, siblings that merged. Its pages tile the range completely, with empty ones, which have no page number;
+//! rewrites are disjoint and ascending. A rewrite without pages, and without replaced ones, *joins* two regions: the
+//! halves of its range become one region with the children of both. `replaced` are the numbers of the replaced pages. Runs
+//! are those of overflow values: allocated, and replaced.
 
 use pleach_core::page::overflow::OverflowRun;
 use pleach_core::range::key_after;
@@ -41,18 +40,18 @@ pub struct NewPage<'a> {
     pub tag: u32,
     /// Last commit whose changes it contains.
     pub applied_through: u64,
-    /// Its node, of all committed changes.
+    /// Node over all committed changes.
     pub node: &'a Node,
 }
 
-/// A rewrite that is to be encoded.
+/// A rewrite to be encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Rewrite<'a> {
     /// The range that was replaced.
     pub range: Prefix,
     /// Its new pages, ascending, tiling the range.
     pub pages: &'a [NewPage<'a>],
-    /// Page numbers that it gave up.
+    /// Numbers of the pages that it replaces.
     pub replaced: &'a [u64],
 }
 
@@ -61,7 +60,7 @@ impl Rewrite<'_> {
         self.pages.is_empty() && self.replaced.is_empty()
     }
 
-    /// The regions of this range's halves become one.
+    /// The rewrite that joins the regions of this range's halves.
     pub fn join(range: Prefix) -> Self {
         Self { range, pages: &[], replaced: &[] }
     }
@@ -77,8 +76,7 @@ pub struct LocationEncoder {
 }
 
 impl LocationEncoder {
-    /// Starts the record of flush number `flush` in a namespace, over a buffer that may have
-    /// been used before.
+    /// Starts the record of flush number `flush` in a namespace, in a buffer that may have been used before.
     pub fn with_buffer(mut bytes: Vec<u8>, flush: u64, ns: u8) -> Self {
         bytes.clear();
         Self { flush, ns, rewrites: 0, bytes }
@@ -116,7 +114,7 @@ impl LocationEncoder {
         push_u40(&mut self.bytes, page);
     }
 
-    /// The record, with the overflow runs that the flush allocated and freed.
+    /// The record, with the overflow runs that the flush allocated and replaced.
     ///
     /// # Panics
     /// When a run is out of range.
@@ -158,7 +156,7 @@ pub struct LocationView<'a> {
 const RUN_LEN: u64 = 8;
 
 impl<'a> LocationView<'a> {
-    /// Checks the whole body, so that its iterators have only true things to tell.
+    /// Checks the whole body, so that its iterators give valid items only.
     pub fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
         let mut cursor = BodyCursor::new(body);
         let flush = cursor.u64()?;
@@ -192,7 +190,7 @@ impl<'a> LocationView<'a> {
         runs(self.allocated)
     }
 
-    /// Overflow runs that became free with the flush.
+    /// Overflow runs that the flush replaced.
     pub fn replaced_runs(&self) -> impl Iterator<Item = OverflowRun> + 'a {
         runs(self.replaced)
     }
@@ -222,13 +220,13 @@ impl<'a> RewriteView<'a> {
         (0..self.page_count).map_while(move |_| take_page(&mut cursor).ok())
     }
 
-    /// Page numbers that were given up.
+    /// Numbers of the pages that were replaced.
     pub fn replaced_pages(&self) -> impl Iterator<Item = u64> + 'a {
         let mut cursor = BodyCursor::new(self.replaced);
         core::iter::from_fn(move || cursor.u40().ok())
     }
 
-    /// True when the rewrite joins two regions, and replaces no page.
+    /// True when it joins two regions, and replaces no page.
     pub fn is_join(&self) -> bool {
         self.page_count == 0
     }
@@ -245,7 +243,7 @@ impl<'a> RewriteView<'a> {
 fn take_rewrite<'a>(cursor: &mut BodyCursor<'a>) -> Result<RewriteView<'a>, BodyError> {
     let range = take_prefix(cursor)?;
     let (page_count, replaced) = (cursor.u32()?, cursor.u32()?);
-    // Prefixes vary in length, so the pages are walked to find where they end.
+    // Prefixes vary in length, so the pages are walked to find their end.
     let pages = *cursor;
     for _ in 0..page_count {
         take_page(cursor)?;
@@ -266,9 +264,9 @@ fn take_page<'a>(cursor: &mut BodyCursor<'a>) -> Result<NewPage<'a>, BodyError> 
     })
 }
 
-/// True when the pages' prefixes tile the range from left to right: each starts where the last one ended.
+/// True when the pages' prefixes tile the range, from left to right. Each has to start where the last one ended.
 fn tiles(range: &Prefix, pages: impl Iterator<Item = Prefix>) -> bool {
-    // First key that is not yet covered; `None` after the range's last.
+    // First key that is not covered yet; `None` after the range's last.
     let mut next = Some(*range.first_key());
     for page in pages {
         if next.as_ref() != Some(page.first_key()) || !range.contains(&page) {

@@ -1,17 +1,16 @@
-//! What lies on the device: one module for each type, with its picture, its offsets, and the code that
-//! reads and writes it. Nobody else spells an offset.
+//! The formats on the device: one module for each type, with its picture, its offsets, and the code that reads and
+//! writes it. No other module has an offset.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`names`] | the files of a database, by name |
 //! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
-//! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
-//! | [`trie_kind`] | what a namespace's trie is |
+//! | [`image`], [`table`], [`buffered`], [`image_error`] | what is in an image |
+//! | [`trie_kind`] | the kind of a namespace's trie |
 //! | [`bytes`] | fields, little-endian |
 //!
-//! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. The engine's
-//! errors wrap those from here.
+//! `pleach_core::page` has leaf, branch, overflow and stream pages. The engine's errors wrap the errors here.
 
 pub mod buffered;
 pub mod bytes;

@@ -1,39 +1,39 @@
-//! The files of a database, by name. Nobody else spells one; which files must be there, and which may be
-//! removed as ours, is decided here.
+//! The files of a database, by name. No other module has a name; this one decides which files must exist, and which may
+//! be removed as ours.
 
 /// Superblocks.
 pub const SUPERBLOCK: &str = "super";
-/// What a copy of the superblocks goes into.
+/// Spare for a copy of the superblocks.
 pub(crate) const SUPERBLOCK_SPARE: &str = "super.spare";
 /// Count of the writable opens.
 pub(crate) const INCARNATION: &str = "incarnation";
-/// What a copy of the incarnation goes into.
+/// Spare for a copy of the incarnation.
 pub(crate) const INCARNATION_SPARE: &str = "incarnation.spare";
 /// Leaf pages.
 pub const LEAF_FILE: &str = "leaf";
 /// Values too long for a leaf page.
 pub const OVERFLOW_FILE: &str = "overflow";
-/// Branch pages that had to leave memory between two checkpoints.
+/// Branch pages that were evicted between two checkpoints.
 pub const SPILL_FILE: &str = "spill";
-/// Pairs of a bulk load that did not fit its memory.
+/// Pairs of a bulk load that did not fit into its memory.
 pub const LOAD_SPILL_FILE: &str = "load-spill";
-/// Marker of a creation that has not come to its end.
+/// Marker of an unfinished creation.
 pub const MARKER: &str = "CREATING";
-/// The marker in the making.
+/// Temporary name of the marker while it is written.
 pub(crate) const MARKER_TEMPORARY: &str = "CREATING.new";
-/// The lock, which the device makes before anybody looks at the folder.
+/// The lock, which the device makes before the folder is read.
 pub const LOCK: &str = "LOCK";
-/// A log segment in the making.
+/// Temporary name of a log segment that is being prepared.
 pub const SEGMENT_TEMPORARY: &str = "log.new";
-/// What copies of log segments go into.
+/// Spare for copies of log segments.
 pub const SEGMENT_SPARE: &str = "log.spare";
 /// A log segment's name begins with this.
 const SEGMENT_PREFIX: &str = "log-";
 
-/// Without these there is no database. Beside them: the log's segments, and one image.
+/// Without these there is no database. The log's segments and one image must exist, too.
 pub const REQUIRED: [&str; 4] = [SUPERBLOCK, INCARNATION, LEAF_FILE, OVERFLOW_FILE];
 
-/// The two images, of which the one in use must be there.
+/// The two images, of which the one in use must exist.
 pub const IMAGES: [&str; 2] = [image_name(ImageFile::A), image_name(ImageFile::B)];
 
 /// The spares that copies go into. A missing one is made again when there is room.
@@ -51,7 +51,7 @@ pub enum ImageFile {
 }
 
 impl ImageFile {
-    /// The one that the next checkpoint writes.
+    /// The other image file, which the next checkpoint writes.
     #[must_use]
     pub fn other(self) -> Self {
         if self == Self::A { Self::B } else { Self::A }
@@ -71,7 +71,7 @@ pub fn segment_name(index: u64) -> String {
     format!("{SEGMENT_PREFIX}{index:016x}")
 }
 
-/// Databases of earlier builds have this file; nobody reads it.
+/// A file of databases of earlier builds; nothing reads it.
 const OLD_NOTICE: &str = "notice";
 
 /// The index in a log segment's name; `None` when it is not one.
@@ -82,13 +82,13 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
     if plain { u64::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// The names of a database's files beside its log segments.
+/// The names of a database's files except its log segments.
 pub fn fixed() -> impl Iterator<Item = &'static str> {
     let others = [SPILL_FILE, OLD_NOTICE, SEGMENT_TEMPORARY];
     REQUIRED.into_iter().chain(IMAGES).chain(SPARES).chain(others)
 }
 
-/// True when a database can have a file of this name in its folder.
+/// True when a database of ours may have a file of this name in its folder.
 pub fn is_ours(name: &str) -> bool {
     fixed().any(|fixed| fixed == name) || parse_segment_name(name).is_some()
 }

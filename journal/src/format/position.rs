@@ -5,14 +5,14 @@ use core::ops::{Add, Sub};
 
 use pleach_io::PAGE;
 
-/// The first record after a sync starts at a multiple of this, so that a write never touches a block
-/// that holds durable bytes.
+/// The first record after a sync starts at a multiple of this, so that a write never touches a block with durable
+/// bytes.
 pub const BLOCK: u64 = PAGE as u64;
 
 /// Smallest segment.
 pub const MIN_SEGMENT: u64 = 2 * PAGE as u64;
 
-/// True when segments can have this size.
+/// True for a valid size of segments.
 pub(crate) fn valid_segment_size(size: u64) -> bool {
     size >= MIN_SEGMENT && size.is_multiple_of(PAGE as u64) && size <= 1 << 40
 }
@@ -30,12 +30,12 @@ impl LogPos {
     /// Positions stay far below the largest integer, so that sums of them cannot overflow.
     pub const MAX: Self = Self(1 << 62);
 
-    /// The byte before which the log has this many.
+    /// The position behind this number of bytes.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// Bytes of the log before it.
+    /// Bytes of the log before the position.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -52,17 +52,17 @@ impl LogPos {
         self.0.is_multiple_of(unit)
     }
 
-    /// Where a segment begins.
+    /// The position where a segment begins.
     pub const fn of_segment(index: u64, size: u64) -> Self {
         Self(index * size)
     }
 
-    /// The segment that holds it.
+    /// The index of the segment that holds the position.
     pub const fn segment(self, size: u64) -> u64 {
         self.0 / size
     }
 
-    /// Its byte in the file of its segment.
+    /// The position's byte in the file of its segment.
     pub const fn in_segment(self, size: u64) -> u64 {
         self.0 % size
     }
@@ -115,7 +115,7 @@ impl fmt::LowerHex for LogPos {
     }
 }
 
-/// Where a record ended, and its checksum.
+/// The end of a record, and its checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPoint {
     /// The end of a record, rounded up to 8 bytes; 0 before the first.
@@ -124,7 +124,7 @@ pub struct LogPoint {
     pub checksum: u64,
 }
 
-/// The point before a record whose forerunner is not known.
+/// The point before a record whose predecessor is not known.
 impl From<LogPos> for LogPoint {
     fn from(position: LogPos) -> Self {
         Self { position, checksum: 0 }

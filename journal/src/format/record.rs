@@ -16,12 +16,12 @@
 //! before this one, 0 for the first. Both checksums are seeded with the database id, so that bytes which
 //! an application stores cannot pass for a record unless it knows the id.
 //!
-//! Invariants of a record that was written:
-//! * `position` is a multiple of 8 and is where the record lies in the log since creation;
+//! Invariants of a written record:
+//! * `position` is a multiple of 8 and the record's byte in the log since creation;
 //! * `durable_through` is at most `position`, and everything below it had been synced;
 //! * `prep.` is above the end of the record's batch: the segments below it had been prepared, each with
-//!   its full size, its name durable. A file that a record in an earlier one speaks of is never missing;
-//! * the length is believed only after the header's checksum, position and database fit.
+//!   its full size, its name durable. A file that a record in an earlier one knows of is never missing;
+//! * the length is used only after the header's checksum, position and database fit.
 
 use core::hash::Hasher as _;
 
@@ -61,7 +61,7 @@ pub const HEADER_LEN: usize = AT_CHECKSUM + 8;
 const _: () = assert!(HEADER_LEN == 88 && HEADER_LEN.is_multiple_of(8));
 const _: () = assert!(AT_BODY_LEN.is_multiple_of(8) && AT_CHECKSUM.is_multiple_of(8));
 
-/// What a record's body is.
+/// The kind of a record's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LogRecordKind {
@@ -69,8 +69,8 @@ pub enum LogRecordKind {
     Commit = 1,
     /// A flush: [`super::location_body`].
     Location = 2,
-    /// A clean close, no body. No version has written one: a superblock says that the log was closed
-    /// ([`super::superblock::Superblock::clean_end`]). A reader passes over it; the number stays taken.
+    /// A clean close, without a body. No version has written one: a superblock records the close
+    /// ([`super::superblock::Superblock::clean_end`]). A reader skips it; the number stays reserved.
     Close = 3,
 }
 
@@ -92,7 +92,7 @@ const KNOWN_FLAGS: u8 = FLAG_SYNCED;
 /// A header, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// What the body is.
+    /// Kind of the body.
     pub kind: LogRecordKind,
     /// [`FLAG_SYNCED`] or nothing.
     pub flags: u8,
@@ -116,7 +116,7 @@ pub struct RecordHeader {
     pub prepared_through: LogPos,
 }
 
-/// Why 88 bytes are not a header.
+/// The reason why 88 bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
@@ -157,8 +157,7 @@ impl RecordHeader {
         (bytes, checksum)
     }
 
-    /// Decodes and verifies everything that can be told from the header alone; gives the record's
-    /// checksum beside it.
+    /// Decodes a header and verifies it as far as that is possible without the body; also gives the record's checksum.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<(Self, u64), HeaderError> {
         if get_u32(bytes, AT_MAGIC) != MAGIC {
             return Err(HeaderError::Magic);
@@ -203,7 +202,7 @@ impl RecordHeader {
         HEADER_LEN as u64 + self.body_len
     }
 
-    /// Where the next record may start at the earliest: the end, rounded up to [`ALIGN`].
+    /// The earliest start of the next record: the end, rounded up to [`ALIGN`].
     pub fn end(&self) -> LogPos {
         (self.position + self.record_len()).align_up(ALIGN)
     }
@@ -221,12 +220,11 @@ pub fn body_checksum<'a>(database: u64, parts: impl IntoIterator<Item = &'a [u8]
     hasher.finish()
 }
 
-/// A record that is still to be written: kind, number and body, the body in parts that are
-/// written one after the other, so that parts encoded by several workers need no copy.
+/// A record to be written: kind, number and body, the body in parts that are written one after the other, so that parts
+/// encoded by several workers need no copy.
 ///
-/// Its life: [`RecordBuf::new`] (any thread, hashes the body), [`RecordBuf::set_position`] (the
-/// sequencer, from [`crate::log::Tail::reserve`]), [`crate::log::LogWriter::write`], which fills in what
-/// only the writer knows.
+/// Its steps: [`RecordBuf::new`] (any thread, hashes the body), [`RecordBuf::set_position`] (the sequencer, from
+/// [`crate::log::LogTail::reserve`]), [`crate::log::LogWriter::write`], which sets the writer's fields.
 #[derive(Debug)]
 pub struct RecordBuf {
     kind: LogRecordKind,
@@ -252,12 +250,12 @@ impl RecordBuf {
         HEADER_LEN as u64 + self.body_len
     }
 
-    /// True when the record is larger than the log takes.
+    /// True when the record is larger than [`MAX_RECORD`].
     pub fn is_too_large(&self) -> bool {
         self.len() > MAX_RECORD
     }
 
-    /// What the body is.
+    /// Kind of the body.
     pub fn kind(&self) -> LogRecordKind {
         self.kind
     }
@@ -277,7 +275,7 @@ impl RecordBuf {
         self.position = Some(position);
     }
 
-    /// Its log position, once it has one.
+    /// The record's log position, once it is set.
     pub fn position(&self) -> Option<LogPos> {
         self.position
     }
@@ -304,7 +302,7 @@ impl RecordBuf {
     }
 }
 
-/// What a record takes over from the log it is appended to.
+/// The fields that a record takes from the log it is appended to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordChain {
     pub(crate) database: u64,
@@ -314,7 +312,7 @@ pub(crate) struct RecordChain {
     pub(crate) previous: u64,
 }
 
-/// A record that the scan found valid.
+/// A valid record of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordView<'a> {
     /// Its header.

@@ -1,4 +1,4 @@
-//! Which hasher a database was created with, as the superblock records it.
+//! The hasher that a database was created with, as the superblock records it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use pleach_core::Hasher;
 /// Bytes of a name.
 pub(super) const NAME: usize = 32;
 
-/// The number of a hasher and, where an application made it, its name.
+/// The number of a hasher and, for one of an application, its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordedHasher {
     /// [`Hasher::id`].
@@ -22,7 +22,7 @@ impl RecordedHasher {
         self.id == Hasher::APPLICATION
     }
 
-    /// The hasher: `wanted`, or without that one of Pleach's own. `None` where that is another one.
+    /// The hasher: `wanted`, or without that one of Pleach's own. `None` where the database has another one.
     pub fn hasher(self, wanted: Option<Hasher>) -> Option<Hasher> {
         let found = wanted.or_else(|| Hasher::of_id(self.id))?;
         (Self::from(found) == self).then_some(found)
@@ -48,7 +48,7 @@ impl fmt::Display for RecordedHasher {
         let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
         match std::str::from_utf8(&self.name[..len]) {
             Ok(name) if len > 0 => write!(f, "{}", name.escape_default()),
-            // Where it is compiled in it was told above.
+            // Where it is compiled in, an earlier arm has its name.
             _ if self.id == 2 => f.write_str("sha2-256 (which this program was built without)"),
             _ => write!(f, "number {}", self.id),
         }

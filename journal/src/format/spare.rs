@@ -1,23 +1,21 @@
 //! Replacing a file as a whole, without asking the device for room.
 //!
-//! An open makes durable what it has read by synced copies that replace the originals (recovery
-//! `confirm-superblocks`, `raise-incarnation`, `confirm-log` of `docs/commit-and-recovery.md`). The room
-//! for the copies is reserved when the database is created: beside each file that is replaced lies a
-//! *spare* of its length.
+//! An open makes durable what it has read by synced copies that replace the originals (recovery `confirm-superblocks`,
+//! `raise-incarnation`, `confirm-log` of `docs/commit-and-recovery.md`). The room for the copies is reserved when the
+//! database is created: each file that is replaced has a *spare* of its length.
 //!
 //! 1. write the copy into the spare, all of it; sync it;
 //! 2. exchange the two names in one step; sync the folder;
 //! 3. mark the file that has become the spare, so that the next copy may go into it.
 //!
-//! The mark makes step 1 safe. After a failed sync of the folder, names can be seen and need not be
-//! durable: after a power failure the spare may be the file itself, and a half-written copy would replace
-//! it. The mark is written only after a successful sync of the folder, so a spare with a mark is the spare
-//! on the medium, too. A spare without one is not written to. It is removed, and a new one is made in the
-//! room that becomes free. The mark is seeded with the database's id and names its spare, so that
-//! bytes which an application has put into the log cannot pass for one.
+//! The mark makes step 1 safe. After a failed sync of the folder, visible names need not be durable: after a power
+//! failure the spare may be the file itself, and a half-written copy would replace it. The mark is written only after a
+//! successful sync of the folder, so a spare with a mark is the spare on the medium, too. A spare without a mark is not
+//! written to: it is removed, and a new one is made in its room. The mark is seeded with the database's id and names
+//! its spare, so that bytes which an application has put into the log cannot pass for a mark.
 //!
-//! Where the file system cannot exchange names, the spare is renamed over the file, and the next open
-//! makes a new one.
+//! Where the file system cannot exchange names, the spare is renamed over the file, and the next open makes a new
+//! spare.
 
 use pleach_io::{Disk, File, IoError, OpenMode, PageBuf};
 use twox_hash::XxHash3_64;
@@ -38,14 +36,14 @@ pub struct SpareFile {
     pub len: u64,
 }
 
-/// What is found under a spare's name.
+/// The state of a spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpareState {
-    /// A spare that the next copy may go into.
+    /// A spare for the next copy.
     Ready,
     /// A file of another length, or without its mark: it is made again when it is needed.
     Unmarked,
-    /// Nothing.
+    /// No file.
     Missing,
 }
 
@@ -56,7 +54,7 @@ impl SpareFile {
         self.mark(device, database, &file)
     }
 
-    /// Looks; writes nothing. A mark that cannot be read is none.
+    /// The spare's state; writes nothing. An unreadable mark counts as none.
     pub fn state(&self, device: &Disk, database: u64) -> Result<SpareState, IoError> {
         match self.find(device, database, OpenMode::Read)? {
             Some((_, true)) => Ok(SpareState::Ready),
@@ -65,22 +63,21 @@ impl SpareFile {
         }
     }
 
-    /// Makes the spare where there is none that can be used.
+    /// Makes the spare where there is no usable one.
     pub fn renew(&self, device: &Disk, database: u64) -> Result<(), IoError> {
         if self.state(device, database)? == SpareState::Ready {
             return Ok(());
         }
         let file = self.take(device, database)?;
-        // A new file: no bytes of anybody's are lost.
+        // A new file: no bytes are lost.
         device.sync_folder()?;
         self.mark(device, database, &file)
     }
 
-    /// Replaces `name`, which has the spare's length, by what `fill` writes: all of it.
+    /// Replaces `name`, which has the spare's length, by the complete contents that `fill` writes.
     ///
-    /// # Errors
-    /// Those of the device. An error after the exchange (of the folder's sync) leaves either file
-    /// under the name; both are whole.
+    /// # Errors Errors of the device. An error after the exchange (of the folder's sync) leaves either file under the
+    /// name; both are whole.
     pub fn replace<E: From<IoError>>(
         &self,
         device: &Disk,
@@ -101,15 +98,14 @@ impl SpareFile {
                 .open(self.name, OpenMode::Write)
                 .and_then(|old| self.mark(device, database, &old));
             if let Err(error) = marked {
-                // Nothing is lost: the next open makes a new one.
-                // The engine's target: who reads its events gets this one.
+                // Nothing is lost: the next open makes a new spare. The engine's target, for subscribers of its events.
                 tracing::warn!(target: "pleach::format", %error, spare = self.name, "a spare file could not be marked");
             }
         }
         Ok(())
     }
 
-    /// The spare, to be written: the one that is there, or a new one.
+    /// The spare for writing: the existing one, or a new one.
     fn take(&self, device: &Disk, database: u64) -> Result<File, IoError> {
         match self.find(device, database, OpenMode::Write)? {
             Some((file, true)) => return Ok(file),
@@ -141,7 +137,7 @@ impl SpareFile {
         let file = device.open(self.name, OpenMode::CreateNew)?;
         let reserved = device.allocate(&file, 0, self.len);
         if let Err(error) = reserved {
-            // Without room there is no file either; should this fail, it is found without its mark.
+            // Without room there is no file; if this removal fails, the file has no mark.
             let _ = device.remove(self.name);
             return Err(error);
         }

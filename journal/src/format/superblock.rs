@@ -21,11 +21,11 @@
 //! rest        zeros to the end of the page
 //! ```
 //!
-//! `checksum` is the XXH3-64 of the bytes after it; with magic, version and slot it stays where it
-//! is in every version to come, so that a newer database is told from a damaged one.
+//! `checksum` is the XXH3-64 of the bytes after it; with magic, version and slot it keeps its place in every future
+//! version, so that a newer database is told from a damaged one.
 //!
-//! A slot that an open has given up has the frame alone, with a magic of its own. So one that is blank was never
-//! written, or was lost: from generation 2 on both were.
+//! A slot that an open has abandoned has only the frame, with a magic of its own. So a blank slot was never written, or
+//! was lost: from generation 2 on both were written.
 
 mod at;
 
@@ -42,15 +42,15 @@ use super::spare::SpareFile;
 
 /// Name of the file.
 pub const FILE: &str = names::SUPERBLOCK;
-/// What its copy goes into, at a writable open.
+/// The spare for its copy, at a writable open.
 pub const SPARE: SpareFile = SpareFile { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
 /// First bytes of a slot after its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
-/// The same of a slot that was given up.
+/// Magic of an abandoned slot.
 const GIVEN_UP: [u8; 8] = *b"PLEACHGU";
 /// The version that this code writes.
 pub const FORMAT_VERSION: u32 = 7;
-/// The oldest version that it reads. A checkpoint writes the newest one.
+/// The oldest version that this code reads. A checkpoint writes the newest one.
 const OLDEST: u32 = 6;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
@@ -71,7 +71,7 @@ pub const KNOWN_READ_ONLY: u64 = 0;
 pub struct Geometry {
     /// Bytes of a page.
     pub page_size: u32,
-    /// File size over live pages, in percent, that the leaf file grows to.
+    /// File size relative to live pages, in percent, up to which the leaf file grows.
     pub size_factor_percent: u32,
     /// Bytes of a log segment.
     pub log_segment: u64,
@@ -85,12 +85,12 @@ pub struct Geometry {
     pub stored_levels: u8,
 }
 
-/// Where the parts of the image lie.
+/// The place of the image and its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageRef {
-    /// Which file.
+    /// The image file.
     pub file: ImageFile,
-    /// Its pages.
+    /// Number of pages of the image.
     pub pages: u32,
     /// Page of the namespace table.
     pub table_page: u64,
@@ -106,7 +106,7 @@ pub enum DurabilityMode {
     /// A commit is synced before it returns.
     #[default]
     Commit,
-    /// Synced each time this number of milliseconds is over.
+    /// Synced at intervals of this number of milliseconds.
     Periodic(u32),
     /// Synced by checkpoints and flushes only.
     None,
@@ -121,7 +121,7 @@ pub struct Superblock {
     pub database: u64,
     /// Version number of the software that created it, for reports.
     pub created_by: u32,
-    /// What it was created with.
+    /// The hasher that it was created with.
     pub hasher: RecordedHasher,
     /// Features that an older version may ignore.
     pub compatible: u64,
@@ -129,9 +129,10 @@ pub struct Superblock {
     pub read_only_compatible: u64,
     /// Features that an older version must not ignore.
     pub incompatible: u64,
-    /// Sizes.
+    /// Sizes that it was created with.
     pub geometry: Geometry,
-    /// The newer superblock has the higher one; [`SuperblockStore::write`](super::superblock_store::SuperblockStore::write) counts it up.
+    /// The newer superblock has the higher one;
+    /// [`SuperblockStore::write`](super::superblock_store::SuperblockStore::write) raises it.
     pub generation: u64,
     /// The image.
     pub image: ImageRef,
@@ -143,32 +144,32 @@ pub struct Superblock {
     pub next_flush: u64,
     /// The writable open that wrote this superblock.
     pub incarnation: u32,
-    /// Where replay starts.
+    /// Replay start.
     pub replay: LogPoint,
     /// The log was synced below this position.
     pub durable_through: LogPos,
-    /// End of the log at a clean close; `None` while the database may be open for writing. It counts
-    /// as long as no later incarnation has been given out.
+    /// End of the log at a clean close; `None` while the database may be open for writing. It counts until a later
+    /// incarnation is given out.
     pub clean_end: Option<LogPos>,
     /// Below this position the log's segments had been prepared: their files are there.
     pub prepared_through: LogPos,
     /// Number of past commits that can be read.
     pub history: u64,
-    /// The log is kept from this record on, which is not above the replay start. In format 6 it is the first of the history, and 0
-    /// without one.
+    /// The log is kept from this record on, which is not above the replay start. In format 6 it is the first record of
+    /// the history, and 0 without a history.
     pub log_from: LogPos,
     /// Durability mode last used.
     pub durability: DurabilityMode,
 }
 
-/// Why a slot is not used.
+/// The reason why a slot is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlotError {
-    /// All zeros: not written yet while the other one has generation 1, lost later on.
+    /// All zeros: not written yet while the other slot has generation 1, lost later on.
     #[error("blank")]
     Blank,
-    /// An open has given it up: it was damaged, or led to something that is, or to less than the other one does.
+    /// Abandoned by an open: the superblock was damaged, or led to damage, or to less than the other one.
     #[error("abandoned")]
     GivenUp,
     /// The device cannot read it.
@@ -194,7 +195,7 @@ pub enum SlotError {
     Field(usize),
 }
 
-/// Why there is no superblock to go by.
+/// The reason why there is no usable superblock.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuperblockError {
@@ -291,7 +292,7 @@ impl Superblock {
         buf
     }
 
-    /// The page of a slot that is given up.
+    /// The page of an abandoned slot.
     pub(super) fn given_up(slot: u32) -> PageBuf {
         let mut buf = PageBuf::zeroed(1);
         let page = buf.page_mut(0);
@@ -306,7 +307,7 @@ impl Superblock {
     /// Decodes and verifies the page of a slot.
     pub fn decode(page: &[u8; PAGE], slot: u32) -> Result<Self, SlotError> {
         check_frame(page, slot)?;
-        // A feature that this software does not know may have given a reserved byte a meaning.
+        // A feature that this software does not know may use a reserved byte.
         let unknown = (get_u64(page, at::READ_ONLY) & !KNOWN_READ_ONLY)
             | (get_u64(page, at::INCOMPATIBLE) & !KNOWN_INCOMPATIBLE);
         for (from, to) in at::RESERVED {
@@ -354,7 +355,7 @@ impl Superblock {
         }
     }
 
-    /// How the leaf and overflow files of the database grow.
+    /// The growth of the database's leaf and overflow files.
     pub fn page_space(&self) -> space::FileGeometry {
         let segment_pages = u32::try_from(self.geometry.leaf_segment / PAGE as u64);
         space::FileGeometry {
@@ -363,7 +364,7 @@ impl Superblock {
         }
     }
 
-    /// Checks that this software can open the database, and write it if `writable`.
+    /// Checks that this software may open the database, for writing if it is `writable`.
     pub fn check_features(&self, writable: bool) -> Result<(), SuperblockError> {
         let incompatible = self.incompatible & !KNOWN_INCOMPATIBLE;
         let read_only = self.read_only_compatible & !KNOWN_READ_ONLY;
@@ -418,7 +419,7 @@ fn decode_log_from(page: &[u8; PAGE]) -> Result<LogPos, SlotError> {
     if fits { Ok(from) } else { Err(SlotError::Field(at::LOG_FROM)) }
 }
 
-/// The log's next byte always lies in a segment that is prepared.
+/// The position below which segments are prepared; the log's next byte always lies in a prepared segment.
 fn decode_prepared(page: &[u8; PAGE], segment: u64) -> Result<LogPos, SlotError> {
     let prepared = get_u64(page, at::PREPARED);
     let fits = prepared.is_multiple_of(segment)

@@ -19,7 +19,7 @@ pub struct SuperblockStore {
     newest: Superblock,
     newest_slot: u32,
     other: Result<Superblock, SlotError>,
-    /// Highest generation that either slot has.
+    /// Highest generation of the two slots.
     highest: u64,
     poisoned: bool,
 }
@@ -33,7 +33,7 @@ impl SuperblockStore {
         device.allocate(&file, 0, FILE_LEN)?;
         let zeros = zeros();
         device.write_at(&file, &zeros, zeros.pages(), 0)?;
-        // The slot is not written before the blank file is durable: nothing else can be found.
+        // The slot is not written before the blank file is durable, so that only that can be found.
         device.sync(&file)?;
         let newest = Superblock { generation: 1, ..*first };
         let other = Err(SlotError::Blank);
@@ -43,13 +43,12 @@ impl SuperblockStore {
         Ok(store)
     }
 
-    /// Reads both slots, each by itself: one that cannot be read is a bad slot. Nothing is written.
+    /// Reads both slots, each by itself: an unreadable slot is a bad one. Nothing is written.
     pub fn open(device: Disk, mode: OpenMode) -> Result<Self, SuperblockError> {
         let mut file = device.open(FILE, mode)?;
         let mut slots = read_slots(&device, &file)?;
         let is_bad = |slot: &Result<Superblock, SlotError>| matches!(slot, Err(error) if !matches!(error, SlotError::Blank | SlotError::GivenUp));
-        // Another process may have put a copy in the file's place before the slots were read, and have begun to use the file
-        // for something else.
+        // Another process may have replaced the file before the slots were read, and reused the old one.
         if mode == OpenMode::Read && slots.iter().any(is_bad) {
             file = device.open(FILE, mode)?;
             slots = read_slots(&device, &file)?;
@@ -73,12 +72,12 @@ impl SuperblockStore {
         Ok(Self { device, file, newest, newest_slot, other, highest, poisoned: false })
     }
 
-    /// The superblock in use: the newest, or the one that was fallen back to.
+    /// The superblock in use: the newest, or the older one after a fallback.
     pub fn newest(&self) -> &Superblock {
         &self.newest
     }
 
-    /// The other slot: the older superblock, or why there is none.
+    /// The other slot: the older superblock, or the reason why there is none.
     pub fn other(&self) -> &Result<Superblock, SlotError> {
         &self.other
     }
@@ -88,10 +87,10 @@ impl SuperblockStore {
         self.newest_slot
     }
 
-    /// Puts the older superblock in use, if there is one, because the newest leads to something that is
-    /// damaged. The log must be unbroken from the older one's replay start (rules `generations-once` and
-    /// `superblock-elsewhere` of `docs/commit-and-recovery.md`). The newest is given up: it goes from the
-    /// file when [`SuperblockStore::confirm`] replaces it. Nothing is written here.
+    /// Puts the older superblock in use, if there is one, because the newest leads to damage. The log must be unbroken
+    /// from the older one's replay start (rules `generations-once` and `superblock-elsewhere` of
+    /// `docs/commit-and-recovery.md`). The newest is abandoned: it is removed from the file when
+    /// [`SuperblockStore::confirm`] replaces the file. Nothing is written here.
     pub fn fall_back(&mut self) -> bool {
         let Ok(older) = self.other else { return false };
         self.newest = older;
@@ -100,16 +99,16 @@ impl SuperblockStore {
         true
     }
 
-    /// Makes the superblock in use durable, before anything else is written at a writable open, with
-    /// what the open knows about the log's files.
+    /// Makes the superblock in use durable, before anything else is written at a writable open, with the open's
+    /// knowledge of the log's files.
     ///
     /// It may have been read from a cache whose sync failed. If it were lost later, while the next checkpoint
-    /// overwrites the older slot, neither would be left. Nor may it be overwritten where it is: it may
-    /// be durable, and an unfinished checkpoint may have overwritten the older one's image. So the file
-    /// is replaced as a whole by a synced copy.
+    /// overwrites the older slot, neither would be left. Nor may it be overwritten where it is: it may be durable, and
+    /// an unfinished checkpoint may have overwritten the older one's image. So the file is replaced as a whole by a
+    /// synced copy.
     ///
-    /// An older superblock that does not lead to the newest is dropped: a bulk load writes no log, so
-    /// the superblock before it would lead back to the empty database.
+    /// An older superblock that does not lead to the newest is removed: a bulk load writes no log, so the superblock
+    /// before it would lead back to the empty database.
     pub fn confirm(
         &mut self,
         durable_through: LogPos,
@@ -119,7 +118,7 @@ impl SuperblockStore {
             return Err(SuperblockError::Poisoned);
         }
         let newest = &mut self.newest;
-        // The one that is given up may have known more.
+        // The abandoned superblock may know of a later position.
         newest.durable_through = newest.durable_through.max(durable_through);
         newest.prepared_through = newest.prepared_through.max(prepared_through);
         if self.other.is_ok_and(|other| {
@@ -137,7 +136,7 @@ impl SuperblockStore {
         Ok(())
     }
 
-    /// The file of a database whose log a repair has cut here: no superblock knows of anything behind that.
+    /// The file of a database whose log a repair has cut here: no superblock knows of positions behind that.
     pub fn cut_log(mut self, end: LogPos, prepared_through: LogPos) -> PageBuf {
         for superblock in std::iter::once(&mut self.newest).chain(self.other.as_mut().ok()) {
             superblock.durable_through = superblock.durable_through.min(end);
@@ -162,8 +161,8 @@ impl SuperblockStore {
         whole
     }
 
-    /// Writes the next generation to the slot that is not in use, and syncs. After a failure the store
-    /// refuses further writes; which superblock counts shows at the next open.
+    /// Writes the next generation to the slot that is not in use, and syncs. After a failure the store refuses further
+    /// writes; the next open shows which superblock counts.
     pub fn write(&mut self, superblock: &Superblock) -> Result<(), SuperblockError> {
         let next = Superblock { generation: self.highest + 1, ..*superblock };
         let slot = 1 - self.newest_slot;
@@ -204,8 +203,8 @@ fn read_slots(
     }))
 }
 
-/// What the slots say, for whoever has to tell a database from a creation that came to no end; `None`
-/// when the file is missing or shorter than a superblock's. Writes nothing.
+/// The contents of the slots, to tell a database from an unfinished creation; `None` when the file is missing or
+/// shorter than a superblock's. Writes nothing.
 pub(crate) fn look(
     device: &Disk,
 ) -> Result<Option<[Result<Superblock, SlotError>; 2]>, SuperblockError> {

@@ -1,6 +1,6 @@
-//! The table at the end of an image: what belongs to each namespace, and where it lies. The superblock
-//! has the table's hash; the table has a checksum of each stream, and the tag of each root's branch page,
-//! which leads to all others. So no part of an image can be exchanged for a part of another one.
+//! The table at the end of an image: the parts of each namespace, and where they lie. The superblock has the table's
+//! hash; the table has a checksum of each stream, and the tag of each root's branch page, which leads to all others. So
+//! no part of an image can be exchanged for a part of another one.
 //!
 //! ```text
 //! offset  size
@@ -20,14 +20,14 @@
 //! 80      80    per namespace, ascending, 0 first:
 //!               number 1, level of its root branch page 1, kind of trie 1 (0 Merkle, 1 plain), zero 1, tag of that page 4, the page 8,
 //!               root 32, or digest (zeros when dropped), commit that dropped it 8 (0: none did),
-//!               pending changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0
+//!               buffered changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0
 //! ..      34    per past root, ascending, 0 first: number 1, kind of trie 1, root or digest 32
 //! ..      ..    blob
 //! ```
 //!
-//! *Past roots* are those of the state before the first record whose undo is in no run, where there is one: a record says only
-//! which roots it replaced. The *history* stream has what leads to each run, oldest first. In format 6 the head ends at byte 40:
-//! there is no run, and the superblock has the position.
+//! *Past roots* are those of the state before the first record whose undo is in no run, where there is one: a record
+//! has only the roots that it replaced. The *history* stream has the descriptor of each run, oldest first. In format 6
+//! the head ends at byte 40: there is no run, and the superblock has the position.
 
 use pleach_core::{Node, TERMINATOR};
 use twox_hash::XxHash3_64;
@@ -38,31 +38,31 @@ use super::position::LogPos;
 use super::trie_kind::TrieKind;
 
 const HEAD: usize = 80;
-/// That of format 6.
+/// Bytes of the head in format 6.
 const HEAD_6: usize = 40;
 const ENTRY: usize = 80;
 const PAST: usize = 34;
-/// One byte says which.
+/// Most namespaces: their numbers have one byte.
 const MOST: usize = 256;
 
-/// A stream of the image: where it is and what it must be.
+/// A stream of the image: its place, length and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRef {
-    /// First page.
+    /// Number of its first page.
     pub page: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u64,
     /// XXH3 of the bytes.
     pub checksum: u64,
 }
 
 impl StreamRef {
-    /// The stream of these bytes at a page.
+    /// The reference to a stream of these bytes at a page.
     pub fn of(page: u64, bytes: &[u8]) -> Self {
         Self { page, len: bytes.len() as u64, checksum: XxHash3_64::oneshot(bytes) }
     }
 
-    /// True when these are the stream's bytes.
+    /// True for the stream's bytes.
     pub(crate) fn fits(&self, bytes: &[u8]) -> bool {
         bytes.len() as u64 == self.len && XxHash3_64::oneshot(bytes) == self.checksum
     }
@@ -79,20 +79,20 @@ impl StreamRef {
     }
 }
 
-/// What the table says of a namespace.
+/// A namespace's entry in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrieRef {
-    /// Which namespace.
+    /// The number of the namespace.
     pub namespace: u8,
-    /// What its trie is.
+    /// The kind of its trie.
     pub kind: TrieKind,
     /// Level of the branch page with the empty prefix.
     pub level: u8,
     /// Tag of that page.
     pub root_tag: u32,
-    /// Where that page is.
+    /// Number of that page.
     pub root_page: u64,
-    /// Its root or digest, of the image's commit; none when that state has no such namespace.
+    /// The root or digest in the image's commit; none when that state has no such namespace.
     pub root: Option<Node>,
     /// The commit that dropped it, when `root` is none.
     pub dropped: u64,
@@ -107,13 +107,13 @@ pub struct ImageTable {
     pub tries: Vec<TrieRef>,
     /// The overflow map.
     pub overflow_map: StreamRef,
-    /// What leads to the runs of the history; without bytes there is none.
+    /// The descriptors of the history's runs; without bytes there is no run.
     pub history: StreamRef,
-    /// Where the records begin whose undo is in no run.
+    /// The first record whose undo is in no run.
     pub records_from: LogPos,
     /// The oldest commit of the history.
     pub kept_from: u64,
-    /// Namespaces and their roots before the first of these records; none without one.
+    /// Namespaces and their roots before that record; empty without one.
     pub prior_roots: Vec<(u8, TrieKind, Node)>,
     /// The blob of the image's commit.
     pub blob: Vec<u8>,
@@ -156,7 +156,7 @@ impl ImageTable {
         len.filter(|len| (HEAD_6 as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
     }
 
-    /// The table of an image of format `format`; `records_from` is what a superblock of format 6 has for [`Self::records_from`].
+    /// The table of an image of format `format`; `records` is the superblock's [`Self::records_from`] in format 6.
     pub fn decode(bytes: &[u8], format: u32, records: LogPos) -> Result<Self> {
         let head = if format == 6 { HEAD_6 } else { HEAD };
         if bytes.len() < head || get_u32(bytes, 0) as usize != bytes.len() {
@@ -222,7 +222,7 @@ fn entry(bytes: &[u8]) -> Result<TrieRef> {
     })
 }
 
-/// The kind of a namespace's trie; that of namespace 0 is not plain.
+/// The kind of a namespace's trie; namespace 0 is not plain.
 fn kind(namespace: u8, byte: u8) -> Result<TrieKind> {
     let kind = TrieKind::of_byte(byte).filter(|kind| namespace > 0 || *kind == TrieKind::Merkle);
     kind.ok_or_else(bad)
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(ImageTable::decode(&bytes, 7, LogPos::START).expect("as written"), table);
         let bare = ImageTable { prior_roots: Vec::new(), blob: Vec::new(), ..sample() };
         assert_eq!(ImageTable::decode(&bare.encode(), 7, LogPos::START).expect("as written"), bare);
-        // Each byte means something, or is refused: no two byte strings are the same table.
+        // Each byte has a meaning, or is refused: no two byte strings are the same table.
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 1;

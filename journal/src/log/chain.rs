@@ -1,10 +1,10 @@
-//! Reading back a part of the log that is known from its first record to its end: the records of past
-//! commits, below the replay start.
+//! Reading back a part of the log with a known first record and end: the records of past commits, below the replay
+//! start.
 //!
-//! The end is a point that a superblock names, with the checksum of the record before it. Each header has the
-//! checksum of its forerunner, so a chain that ends there is right from its first record on, wherever that is. So
-//! what lies behind damage can be read from the next whole record on ([`next_record`]). Nothing is cut here, and no
-//! verdict is given on what follows: whatever does not fit is an error.
+//! The end is a point that a superblock names, with the checksum of the record before it. Each header has the checksum
+//! of its predecessor, so a chain that ends there is right from its first record on, wherever that is. So records
+//! behind damage can be read from the next whole record on ([`next_record`]). Nothing is cut here, and bytes behind the
+//! end are not judged: a record that does not fit is an error.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -17,23 +17,23 @@ use crate::format::names::parse_segment_name;
 use crate::format::position::{BLOCK, LogPoint, LogPos, valid_segment_size};
 use crate::format::record::{ALIGN, RecordHeader, RecordView};
 
-/// Where a chain breaks off, and why.
+/// The place at which a chain breaks off, and the error.
 #[derive(Debug)]
 pub struct BrokenChain<E> {
     /// Records from here on may be whole.
     pub resume: LogPos,
-    /// Why.
+    /// Why the chain breaks off there.
     pub error: E,
 }
 
 impl<E> BrokenChain<E> {
-    /// The record at a position is bad.
+    /// A chain that breaks off at a bad record.
     fn at(position: LogPos, error: impl Into<E>) -> Self {
         Self { resume: position + ALIGN, error: error.into() }
     }
 }
 
-/// Shows each record from the one at `from` to the point `to`. What was shown counts only when this succeeds.
+/// Calls `visit` for each record from the one at `from` to the point `to`. The records count only when this succeeds.
 pub fn read_chain<E>(
     device: &Disk,
     database: u64,
@@ -58,8 +58,8 @@ where
     Err(BrokenChain::at(to.position, stale))
 }
 
-/// Shows each record after the point `from`, or from the one at its position on, until `visit` breaks off or the next one is not
-/// before `end`; gives where the last one ended.
+/// Calls `visit` for each record after the point `from`, or from the one at its position on, until `visit` breaks off
+/// or the next one is not before `end`; gives the end of the last one.
 pub fn walk_records<E>(
     device: &Disk,
     database: u64,
@@ -75,8 +75,8 @@ where
     walk_reader(reader, (database, segment_size), from, end, visit)
 }
 
-/// Shows each record of the log that is whole, in order, whatever lies between them, until `visit` breaks off. What was cut off
-/// once, and was not written over, is among them.
+/// Calls `visit` for each whole record of the log, in order, whatever lies between them, until `visit` breaks off.
+/// Records that were cut off once, and not overwritten, are among them.
 pub fn walk_whole_records<E>(
     device: &Disk,
     database: u64,
@@ -155,7 +155,7 @@ where
     Ok(at)
 }
 
-/// Where the first whole record lies from `from` on and before `to`, whatever came before it.
+/// The position of the first whole record from `from` on and before `to`, with any predecessor.
 pub fn next_record(
     device: &Disk,
     database: u64,
@@ -167,15 +167,15 @@ pub fn next_record(
     Ok(found.map(|header| header.position))
 }
 
-/// The database of the log, and the bytes of its segments, as its own files tell them: for who has no superblock. `None` when
-/// no segment has a whole record.
+/// The database of the log, and the bytes of its segments, read from its own files: for use without a superblock.
+/// `None` when no segment has a whole record.
 pub fn log_identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
     let mut sizes = BTreeSet::new();
     for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
         let len = device.open(name, OpenMode::Read).and_then(|file| device.len(&file));
         sizes.extend(len.ok().filter(|len| valid_segment_size(*len)));
     }
-    // The largest first: in one that was cut a smaller size fits, too.
+    // The largest size first: a smaller one fits a segment that was cut, too.
     for size in sizes.into_iter().rev() {
         if let Some(header) = find_record(device, None, size, (LogPos::START, LogPos::MAX), true)? {
             return Ok(Some((header.database, size)));
@@ -184,8 +184,8 @@ pub fn log_identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
     Ok(None)
 }
 
-/// Shows each good header that lies at its own position from `from` on, whatever its body: what it says was true when it was
-/// written. False when some of the log there could not be read.
+/// Calls `visit` for each good header that lies at its own position from `from` on, whatever its body: its fields were
+/// true when it was written. False when some of the log there could not be read.
 pub fn scan_headers(
     device: &Disk,
     database: u64,
@@ -222,7 +222,7 @@ pub fn scan_headers(
     Ok(all_read)
 }
 
-/// The first whole record of a database, or of any, between two positions; what cannot be read may be gone over.
+/// The first whole record of a database, or of any, between two positions; unreadable parts may be skipped.
 fn find_record(
     device: &Disk,
     database: Option<u64>,
@@ -247,7 +247,7 @@ fn find_record(
         };
         let end = reader.prepared_through().min(to);
         if end <= at {
-            // It is not of its size.
+            // The segment does not have its size.
             at = LogPos::of_segment(at.segment(segment_size) + 1, segment_size);
         }
         while at < end {
@@ -277,8 +277,8 @@ fn find_record(
     Ok(None)
 }
 
-/// The record after a point, which begins there or at the next block. After one without a checksum it begins there, and may have
-/// any forerunner.
+/// The record after a point, which begins there or at the next block. After a point without a checksum it begins there,
+/// and may have any predecessor.
 fn next_after(
     reader: &mut LogReader,
     database: u64,
@@ -308,7 +308,7 @@ mod tests {
 
     const SIZE: u64 = 64 << 10;
 
-    /// Two records that share a block, and a third one behind the sync that has sealed it.
+    /// Two records that share a block, and a third one behind the sync that has sealed the block.
     fn shared() -> (Disk, Vec<(LogPos, LogPoint)>) {
         let device: Disk = SimDisk::new(1, SimOptions::default()).into();
         let options = SegmentOptions { size: SIZE, spares: 0, cached: true };
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_copy_ends_where_it_is_told_to() {
-        // It had the rest of its last block, and with that a whole record that it was not to have.
+        // The copy had the rest of its last block, and with it a whole record too many.
         let (device, records) = shared();
         let target: Disk = SimDisk::new(2, SimOptions::default()).into();
         let (first, prepared) = (records[0].1, LogPos::new(SIZE));
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_walk_from_within_a_block_misses_no_record_that_is_lost() {
-        // The third record begins a block, and was taken for the one after the first.
+        // The third record begins a block, and was taken for the successor of the first.
         for byte in [0, 7] {
             let (device, records) = shared();
             let ((second, after), (_, end)) = (records[1], records[2]);

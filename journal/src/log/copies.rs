@@ -1,4 +1,4 @@
-//! Segments that are made from others: those of a backup, and those that a repair puts in the place of damaged ones.
+//! Copies of segments: those of a backup, and those with which a repair replaces damaged ones.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use super::segment::{SegmentOptions, make_segment, run_pages, spare, write_zeros
 use crate::format::names::segment_name;
 use crate::format::position::LogPos;
 
-/// Copies the log between two positions to another device, which has none: its segments from the first of `stretch` on, empty ones
-/// behind its end up to `prepared`, and the spare. All is synced but the folder.
+/// Copies the log between two positions to another device, which has none: its segments from the first of `stretch` on,
+/// empty ones behind its end up to `prepared`, and the spare. All but the folder is synced.
 pub fn copy(
     from: &Disk,
     to: &Disk,
@@ -54,8 +54,8 @@ pub fn copy(
     Ok(())
 }
 
-/// Writes what takes the place of a segment, for a repair: its first `kept` bytes, and blank pages behind them. A page that cannot be
-/// read is left blank; if it holds bytes of `needed`, that is an error.
+/// Writes the replacement of a segment, for a repair: its first `kept` bytes, and blank pages behind them. A page that
+/// cannot be read is left blank; if it holds bytes of `needed`, that is an error.
 pub fn fill(
     device: &Disk,
     file: &File,

@@ -5,7 +5,7 @@ use pleach_io::IoError;
 use crate::format::names::segment_name;
 use crate::format::position::LogPos;
 
-/// A segment file that the log has made, and that is missing or has another length than all have.
+/// A segment file of the log that is missing or does not have the length of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the log is damaged: its file {} {}; put the file back, or a copy of the whole folder",
@@ -14,7 +14,7 @@ use crate::format::position::LogPos;
 pub struct BadSegment {
     /// Number of the segment.
     pub index: u64,
-    /// Its length, `None` when it is missing.
+    /// Its length in bytes, `None` when it is missing.
     pub found: Option<u64>,
     /// The length in the superblock's geometry.
     pub expected: u64,
@@ -32,7 +32,7 @@ fn length(found: Option<u64>, expected: u64) -> String {
 #[non_exhaustive]
 pub enum LogError {
     /// The device failed. Failed writes, syncs and folder syncs poison. Without room for another segment
-    /// ([`IoError::is_full`]) nothing was written, and it may be tried again.
+    /// ([`IoError::is_full`]) nothing was written, and the call may be repeated.
     #[error(transparent)]
     Io(#[from] IoError),
     /// A write or sync failed earlier; nothing more is acknowledged until the log is reopened.
@@ -43,7 +43,7 @@ pub enum LogError {
     Segment(#[from] BadSegment),
 }
 
-/// Why the bytes at a position are not the log's next record.
+/// The reason why the bytes at a position are not the log's next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidReason {
@@ -67,14 +67,14 @@ pub enum InvalidReason {
     TornBody,
 }
 
-/// An error of the scan: the log cannot be believed, and nothing was changed.
+/// An error of the scan: the log is damaged or unreadable, and nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScanError {
     /// The device failed to read; this is never taken for the log's end.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// A record is bad that was known to be durable: damage, not a torn end.
+    /// A bad record that was known to be durable: damage, not a torn end.
     #[error(
         "the log is damaged at {position:#x} ({invalid}): it was durable up to \
          {durable_through:#x}, as {evidence}"
@@ -82,33 +82,33 @@ pub enum ScanError {
     Damaged {
         /// Where the bad record starts.
         position: LogPos,
-        /// What is wrong with it.
+        /// What is wrong with the record.
         invalid: InvalidReason,
-        /// How far the log is known to have been synced.
+        /// The log is known to have been synced below this.
         durable_through: LogPos,
         /// The evidence for that.
         evidence: DurableEvidence,
     },
-    /// A record of an incarnation that is yet to come: the incarnation file is an old one.
+    /// A record of a future incarnation: the incarnation file is an old one.
     #[error("record at {position:#x} is of incarnation {found}, the last one known is {known}")]
     Future {
         /// The record's position.
         position: LogPos,
         /// Its incarnation.
         found: u32,
-        /// The incarnation read from its file.
+        /// The incarnation in its file.
         known: u32,
     },
-    /// A segment file that the log has made is missing or has another length than all have. Commits may
-    /// be in it, so the log is not cut there.
+    /// A segment file of the log is missing or does not have the length of a segment. It may hold commits, so the log
+    /// is not cut there.
     #[error(transparent)]
     Segment(#[from] BadSegment),
-    /// The records of past commits are damaged, below the replay start: what follows needs none of them.
+    /// The records of past commits are damaged, below the replay start: later records do not depend on them.
     #[error("the log of past commits is damaged at {position:#x} ({invalid})")]
     Past {
         /// Where the bad record starts.
         position: LogPos,
-        /// What is wrong with it.
+        /// What is wrong with the record.
         invalid: InvalidReason,
     },
     /// The geometry or the replay start cannot be used.
@@ -121,7 +121,7 @@ pub enum ScanError {
     },
 }
 
-/// Durable evidence: who knows how far the log was once synced.
+/// Durable evidence: the source of a position up to which the log was once synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DurableEvidence {
     /// The superblock.

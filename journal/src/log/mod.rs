@@ -1,18 +1,17 @@
 //! The files of the commit log: segments, appending, syncing, and reading the log back.
 //!
 //! * [`segment`]: the files that hold the log, prepared early and recycled;
-//! * [`copies`]: segments that are made from others, for a backup and for a repair;
+//! * [`copies`]: copies of segments, for a backup and for a repair;
 //! * `writer`: appending, syncing, poison;
-//! * `read_chain`: reading a part back that is known from end to end, and what is whole of it;
+//! * `read_chain`: reading back a part with known ends, and its whole records;
 //! * `scan`: reading the log back at an open, and telling a torn end from damage.
 //!
-//! What a record looks like is in [`crate::format`]: [`record`](crate::format::record) has the frame,
-//! [`commit_body`](crate::format::commit_body) and [`location_body`](crate::format::location_body) the
-//! bodies. `docs/format-log.md` has the pictures and the decision table of recovery.
+//! [`crate::format`] has the formats: [`record`](crate::format::record) the frame,
+//! [`commit_body`](crate::format::commit_body) and [`location_body`](crate::format::location_body) the bodies.
+//! `docs/format-log.md` has the pictures and the decision table of recovery.
 //!
-//! Who calls what: the sequencer reserves positions from [`LogTail`]; one thread at a time owns the
-//! [`LogWriter`]; any thread may prepare and retire [`Segments`]; an open calls [`scan::scan`],
-//! then, to write, [`LogWriter::open`].
+//! Callers: the sequencer reserves positions from [`LogTail`]; one thread at a time owns the [`LogWriter`]; any thread
+//! may prepare and retire [`Segments`]; an open calls [`scan::scan`], then, to write, [`LogWriter::open`].
 
 mod chain;
 pub mod copies;

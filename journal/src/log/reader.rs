@@ -1,7 +1,7 @@
 //! Reading the log by position: a window over the segments that exist, filled by large reads.
 //!
-//! A segment is opened when it is read, and one at a time: a long history has hundreds of them. Beside a process that writes,
-//! the file under a segment's name may be another one by then ([`LogReader::reopen`]).
+//! A segment is opened when it is read, and one at a time: a long history has hundreds of them. While another process
+//! writes, the file of a segment's name may be replaced ([`LogReader::reopen`]).
 
 use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 
@@ -13,16 +13,16 @@ use crate::format::record::{HEADER_LEN, MAGIC, RecordHeader, RecordView, body_ch
 
 const CHUNK_PAGES: usize = 256;
 
-/// A header and its checksum, or why there is none.
+/// A header and its checksum, or the reason why there is none.
 pub(super) type Verdict = Result<(RecordHeader, u64), InvalidReason>;
 
-/// The byte at which a header may begin in bytes of the log that begin where one may.
+/// The first byte in these bytes of the log at which a header may begin; they begin at such a byte.
 pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
     let words = bytes.chunks_exact(8).position(|word| word[..4] == MAGIC.to_le_bytes());
     words.map(|words| 8 * words as u64)
 }
 
-/// The indices of the log's segments in a folder, ascending. A file whose name says more than positions can reach is none of them.
+/// The indices of the log's segments in a folder, ascending, without names beyond the largest position.
 pub fn segments(device: &Disk, size: u64) -> Result<Vec<u64>, IoError> {
     let names = device.list()?;
     let indices = names.iter().filter_map(|name| parse_segment_name(name));
@@ -36,26 +36,26 @@ pub(super) struct LogReader {
     device: Disk,
     size: u64,
     first: u64,
-    /// The segments from `first` on end before this one.
+    /// The segments from `first` on end before this index.
     end: u64,
-    /// The segment that is read, and its index.
+    /// Index and file of the segment that is read.
     file: Option<(u64, File)>,
     /// Log bytes from `base` on; `base` is a multiple of the page size.
     window: Vec<u8>,
     base: LogPos,
     chunk: PageBuf,
-    /// Whether pages that cannot be read together are read one by one.
+    /// True when a page is read alone where many cannot be read together.
     single_pages: bool,
 }
 
 impl LogReader {
-    /// A reader of the segments that hold `from` or later positions, up to the first that is missing. One without its full
-    /// size is an error.
+    /// A reader of the segments that hold `from` or later positions, up to the first missing one. A segment without its
+    /// full size is an error.
     pub(super) fn open(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
         Self::open_up_to(device, size, from, |bad| Err(bad.into()))
     }
 
-    /// The same, where one without its full size is as good as missing, and a page that cannot be read spoils no other.
+    /// A reader for which a segment without its full size counts as missing, and an unreadable page spoils no other.
     pub(super) fn open_lenient(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
         let opened = Self::open_up_to(device, size, from, |_| Ok(()))?;
         Ok(Self { single_pages: true, ..opened })
@@ -68,7 +68,7 @@ impl LogReader {
         bad: impl Fn(BadSegment) -> Result<(), ScanError>,
     ) -> Result<Self, ScanError> {
         let first = from.segment(size);
-        // After a gap nothing belongs to the log, or durable evidence names the missing file.
+        // After a gap no file belongs to the log, or durable evidence names the missing one.
         let mut end = first;
         for index in segments(device, size)?.into_iter().filter(|index| *index >= first) {
             let found = device.len(&device.open(&segment_name(index), OpenMode::Read)?)?;
@@ -91,14 +91,14 @@ impl LogReader {
         })
     }
 
-    /// What is read from here on is read anew, from the file that has the segment's name by now: the process that writes may
-    /// have put another one in its place, and have used the one that was open for something else.
+    /// Discards the window and the open file, so that the present file of the segment's name is read: the writing
+    /// process may have replaced it, and reused the old one.
     pub(super) fn reopen(&mut self) {
         self.window.clear();
         self.file = None;
     }
 
-    /// The stretches of positions that can be read, from `from` on, ascending: one a segment.
+    /// The readable ranges of positions from `from` on, ascending: one a segment.
     pub(super) fn readable_ranges(&self, from: LogPos) -> Vec<(LogPos, LogPos)> {
         (self.first..self.end)
             .map(|index| {
@@ -109,12 +109,12 @@ impl LogReader {
             .collect()
     }
 
-    /// The files end here, or the first is missing.
+    /// The end of the files, or of the range before the first missing one.
     pub(super) fn prepared_through(&self) -> LogPos {
         LogPos::of_segment(self.end, self.size)
     }
 
-    /// The `len` bytes from `position` on; `None` when they are not all there.
+    /// The `len` bytes from `position` on; `None` when some are missing.
     pub(super) fn read(&mut self, position: LogPos, len: u64) -> Result<Option<&[u8]>, IoError> {
         if !self.covers(position, len) {
             if position.get().saturating_add(len) > self.prepared_through().get() {
@@ -125,7 +125,7 @@ impl LogReader {
         Ok(self.slice(position, len))
     }
 
-    /// The header at a position, good in itself, wherever it may belong; with its checksum.
+    /// The header at a position, if it is good in itself, wherever it belongs; with its checksum.
     pub(super) fn header(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
         let bytes = self.read(at, HEADER_LEN as u64)?.and_then(|bytes| bytes.first_chunk());
         let Some(bytes) = bytes else { return Ok(Err(InvalidReason::NoSegment)) };
@@ -134,7 +134,7 @@ impl LogReader {
         }))
     }
 
-    /// The record at a position, if its header follows what came before.
+    /// The record at a position, if its header follows the record before.
     pub(super) fn record(
         &mut self,
         at: LogPos,
@@ -155,7 +155,7 @@ impl LogReader {
         })
     }
 
-    /// A record that was found, whose bytes the window still has.
+    /// A record that was found, while the window has its bytes.
     pub(super) fn view(
         &mut self,
         (header, checksum): (RecordHeader, u64),

@@ -8,22 +8,22 @@
 //!
 //! * it is **damage** when there is durable evidence past `e`: a superblock, or any good header of this
 //!   database that lies at its own position at or after `e`, says that the log was synced past `e`. A good
-//!   header counts whatever its incarnation, and whether or not its body and its chain are intact: what it
-//!   says was true when it was written, and durable positions are never given up;
-//! * otherwise it is the **end**: the log is cut at `e`, and what lies after it (a torn batch, records of
-//!   a cut-off incarnation, a recycled segment's past) is ignored.
+//!   header counts whatever its incarnation, and whether or not its body and its chain are intact: its fields
+//!   were true when it was written, and durable positions never go back;
+//! * otherwise it is the **end**: the log is cut at `e`, and the bytes after it (a torn batch, records of
+//!   a cut-off incarnation, old records of a recycled segment) are ignored.
 //!
-//! This keeps an invariant: the log is cut at `e` only when no good header after `e` knows of anything
-//! durable past `e`. So what a cut leaves in the files never contradicts the incarnations that write over
-//! it. The table in `docs/format-log.md` goes through the cases.
+//! So the log is cut at `e` only when no good header after `e` knows of a durable position past `e`, and bytes that a
+//! cut leaves in the files never contradict the incarnations that overwrite them. The table in `docs/format-log.md`
+//! goes through the cases.
 //!
-//! Beside that the log's *files* are checked. From the replay start on each has its full size, and none
-//! is missing up to the last one that a superblock or any good header knows to be prepared. Anything else
-//! is an error, whether the database was closed or killed. After those may lie files whose names never
-//! became durable; no record is in them, for a record is preceded by one that knows its file.
+//! The log's *files* are checked, too. From the replay start on each has its full size, and none is missing up to the
+//! last one that a superblock or any good header knows to be prepared. Anything else is an error, whether the database
+//! was closed or killed. Later files may exist whose names never became durable; no record is in them, since the record
+//! before it would know of its file.
 //!
-//! A failed read is an error, never an end, with one exception: after a clean close nothing follows, so
-//! a sector there that cannot be read does not matter. The scan changes nothing.
+//! A failed read is an error, never an end, except after a clean close: nothing follows there, so an unreadable sector
+//! does not matter. The scan changes nothing.
 
 use pleach_io::{Disk, PAGE};
 
@@ -32,11 +32,11 @@ use super::reader::{LogReader, Verdict, magic_in};
 use crate::format::position::{BLOCK, LogPoint, LogPos, valid_segment_size};
 use crate::format::record::{ALIGN, RecordHeader, RecordView};
 
-/// A block that was never written. Segments are prepared ahead, so an open reads far more of these than of
-/// others, and comparing whole blocks is an order of magnitude cheaper than looking at each word.
+/// A block that was never written. Segments are prepared ahead, so an open reads far more of these than of others, and
+/// comparing whole blocks is an order of magnitude cheaper than checking each word.
 static ZEROS: [u8; PAGE] = [0; PAGE];
 
-/// Where and how to scan.
+/// The input of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanInput {
     /// Id of the database.
@@ -45,31 +45,30 @@ pub struct ScanInput {
     pub segment_size: u64,
     /// The last incarnation known, from its file.
     pub incarnation: u32,
-    /// Replay start: where the record before it ended, and its checksum.
+    /// Replay start: the end of the record before it, and its checksum.
     pub from: LogPoint,
-    /// The superblocks': the log was synced below this.
+    /// From the superblocks: the log was synced below this.
     pub durable_through: LogPos,
-    /// The superblocks': segments had been prepared below this.
+    /// From the superblocks: segments had been prepared below this.
     pub prepared_through: LogPos,
-    /// The database was closed at the replay start, and nobody has opened it for writing since.
+    /// True when the database was closed at the replay start, and nobody has opened it for writing since.
     pub clean: bool,
-    /// Another process may be writing the log. The scan ends where no valid record follows, and gives no verdict on what
-    /// does: it may be a record in the making.
+    /// True when another process may be writing the log. The scan ends where no valid record follows, and does not
+    /// judge the bytes there: they may be an unfinished record.
     pub live: bool,
 }
 
-/// What was given up at the log's end.
+/// A cut at the log's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutReport {
-    /// Where the log was cut.
+    /// The position of the cut.
     pub position: LogPos,
-    /// Bytes from there to the end of the last record that could be recognised, torn ones
-    /// included; 0 when none could.
+    /// Bytes from there to the end of the last recognisable record, torn ones included; 0 when there is none.
     pub bytes: u64,
-    /// How many records of the last writable open could be recognised. Those of earlier ones were cut
-    /// off, and reported, before.
+    /// Number of recognisable records of the last writable open. Those of earlier opens were cut off, and reported,
+    /// before.
     pub records: u64,
-    /// What was found at the cut.
+    /// The contents at the cut.
     pub invalid: InvalidReason,
 }
 
@@ -80,20 +79,19 @@ pub struct ScanEnd {
     pub end: LogPoint,
     /// Incarnation of the last valid record, 0 when there was none.
     pub incarnation: u32,
-    /// Below this the log is known to have been synced. What lies between here and the end was
-    /// read back, but a crash may still lose it until [`super::LogWriter::open`] has seen to it.
+    /// Below this the log is known to have been synced. Records from here to the end were read back, but a crash may
+    /// still lose them until [`super::LogWriter::open`] has made them durable.
     pub proven: LogPos,
-    /// Durable evidence names the segments below this position, and they are there.
+    /// Durable evidence names the segments below this position, and they exist.
     pub prepared_through: LogPos,
     /// Valid records seen.
     pub records: u64,
-    /// What was cut off; `None` when nothing follows but blank space, what a recycled segment held
-    /// before, and records that an earlier open has cut off. Noise in which no record can be recognised is cut off
-    /// by each open, until commits have written over it.
+    /// The cut; `None` when only blank space, old contents of a recycled segment, or records that an earlier open has
+    /// cut off follow. Noise without a recognisable record is cut off by each open, until commits have overwritten it.
     pub cut: Option<CutReport>,
 }
 
-/// Reads the log from the replay start to its end and shows each valid record to `visit`.
+/// Reads the log from the replay start to its end and calls `visit` for each valid record.
 pub fn scan<E>(
     device: &Disk,
     input: &ScanInput,
@@ -123,8 +121,8 @@ where
     }
 }
 
-/// The same for a repair: the log ends where its first record that cannot be used begins, whatever evidence says. So a read
-/// that fails is an end, and so is a segment that is missing or cut.
+/// [`scan`] for a repair: the log ends at its first unusable record, whatever evidence says. So a failed read is an
+/// end, and so is a segment that is missing or cut.
 pub fn scan_lenient<E>(
     device: &Disk,
     input: &ScanInput,
@@ -150,11 +148,11 @@ where
     Ok(end)
 }
 
-/// What the end's segment holds after the end.
+/// The contents of the end's segment after the end.
 struct TailContents {
-    /// Zeros only.
+    /// True when there are only zeros.
     blank: bool,
-    /// Records of another position, or of an earlier open.
+    /// True when there are records of another position, or of an earlier open.
     used_before: bool,
 }
 
@@ -162,7 +160,7 @@ struct Scanner {
     reader: LogReader,
     input: ScanInput,
     end: ScanEnd,
-    /// The evidence that was seen knows of segments below this.
+    /// The evidence so far knows of segments below this.
     known_prepared: LogPos,
 }
 
@@ -189,7 +187,7 @@ impl Scanner {
         if block == at {
             return Ok(Err(first));
         }
-        // The rest of the block is zero when the batch ended there: the next block says more.
+        // The rest of the block is zero when the batch ended there: then the next block decides.
         Ok(self.judge(block)?.map_err(|second| {
             if matches!(first, InvalidReason::Blank | InvalidReason::NoSegment) {
                 second
@@ -199,7 +197,7 @@ impl Scanner {
         }))
     }
 
-    /// Judges whether a valid record at `at` follows the last one.
+    /// The record at `at`, if it is valid and follows the last one.
     fn judge(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
         let Self { reader, input, end, .. } = self;
         reader.record(at, |header| {
@@ -241,7 +239,7 @@ impl Scanner {
         self.finish_scan()
     }
 
-    /// Ends the scan: checks that all files are there that durable evidence names.
+    /// Ends the scan, after a check that all files exist that durable evidence names.
     fn finish_scan(mut self) -> Result<ScanEnd, ScanError> {
         let there = self.reader.prepared_through();
         if there < self.known_prepared {
@@ -253,7 +251,7 @@ impl Scanner {
         Ok(self.end)
     }
 
-    /// Looks through a segment's rest for good headers, wherever one may begin.
+    /// Searches the rest of a segment for good headers, wherever one may begin.
     fn search(
         &mut self,
         from: LogPos,
@@ -287,7 +285,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// What a good header at or after the end has to say.
+    /// Takes the evidence of a good header at or after the end.
     fn testify(
         &mut self,
         header: &RecordHeader,

@@ -1,26 +1,26 @@
 //! The files that hold the log: `log-<index as 16 hex digits>`, all of one size.
 //!
-//! Segment `i` holds the positions from `i * size` to `(i + 1) * size`; it has no header, the
-//! records in it say where they belong. Life of a segment:
+//! Segment `i` holds the positions from `i * size` to `(i + 1) * size`; it has no header, the records in it have their
+//! positions. Life of a segment:
 //!
 //! 1. *prepared*: made under a temporary name, reserved, zero-written and synced, then renamed
 //!    and the folder synced; or a retired one, renamed. Only then may a record go into it, so a
 //!    file named `log-*` has its full size, and its name outlives a crash. Segments are prepared in
-//!    their order, and the first one when the database is created: from the first one that is needed
-//!    on there is no gap, and what has another size or is missing is damage;
+//!    their order, and the first one when the database is created: from the first needed one
+//!    on there is no gap, and one with another size or a missing one is damage;
 //! 2. *live*: records are written, and no block is written twice by records;
 //! 3. *retired*: nobody needs the log below its end; it keeps its name until it is used again, or
 //!    is removed when enough others wait for that.
 //!
-//! A recycled segment still holds old records. They name positions of another segment, so they
-//! are never taken for the log's.
+//! A recycled segment still has old records. They name positions of another segment, so they are never taken for
+//! records of the log.
 //!
-//! Only the segments that records go into are kept open, and those that wait for their sync: a long history has hundreds of
-//! others, which are opened by whoever reads them.
+//! Only segments that records go into, or that wait for their sync, are kept open: a long history has hundreds of
+//! others, which readers open.
 //!
-//! Preparing may go on in the background: it holds no lock that writing needs while it does I/O.
-//! A segment that cannot be made leaves nothing, and it may be tried again; only a failed sync
-//! of the folder poisons, because the name can no longer be trusted.
+//! Preparing may go on in the background: it holds no lock that writing needs while it does I/O. A segment that cannot
+//! be made leaves nothing, and may be tried again; only a failed sync of the folder poisons, because the name can no
+//! longer be trusted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name,
 use crate::format::position::{LogPos, valid_segment_size};
 use crate::format::spare::SpareFile;
 
-/// Largest run of pages in one write.
+/// Pages of the largest write.
 pub(super) const RUN_PAGES: usize = 512;
 
 /// How segments are made and kept.
@@ -44,12 +44,12 @@ pub struct SegmentOptions {
     pub size: u64,
     /// How many retired segments wait to be used again.
     pub spares: usize,
-    /// Records go through the page cache and share blocks: for a log that nobody syncs after each of them.
+    /// Records go through the page cache and share blocks: for a log that is not synced after each of them.
     pub cached: bool,
 }
 
 impl SegmentOptions {
-    /// How segments are opened for records.
+    /// The mode in which segments are opened for records.
     fn mode(self) -> OpenMode {
         if self.cached { OpenMode::WriteCached } else { OpenMode::Write }
     }
@@ -58,7 +58,7 @@ impl SegmentOptions {
 struct SegmentState {
     /// Segments from this one to `next` are live: prepared, and not yet retired.
     first: u64,
-    /// Files of those that records go into, or that are not synced.
+    /// Files of segments that records go into, or that are not synced.
     open: BTreeMap<u64, File>,
     /// Index of the next segment to prepare.
     next: u64,
@@ -70,7 +70,7 @@ struct SegmentsInner {
     device: Disk,
     options: SegmentOptions,
     state: Mutex<SegmentState>,
-    /// Held while a segment is prepared or retired, over the I/O; never taken by writing.
+    /// Held while a segment is prepared or retired, over the I/O; never taken by writers of records.
     changing: Mutex<()>,
     /// Positions below this may be written.
     prepared: AtomicU64,
@@ -93,7 +93,7 @@ impl core::fmt::Debug for Segments {
 }
 
 impl Segments {
-    /// Checks that [`Segments::open`] would find what it needs. Writes nothing.
+    /// Checks what [`Segments::open`] needs. Writes nothing.
     pub fn check(
         device: &Disk,
         size: u64,
@@ -104,10 +104,10 @@ impl Segments {
         Survey::new(device, size, needed_from, (end, prepared_through), OpenMode::Read).map(drop)
     }
 
-    /// Takes over the segments in the folder. Those that hold positions from `needed_from` to
-    /// `end` must be there; older ones are retired. Later ones count as prepared up to
-    /// `prepared_through`. After that a file's name may never have become durable, so it waits to be used
-    /// again under a new name. More files than may wait are removed.
+    /// Takes over the segments in the folder. Segments that hold positions from `needed_from` to `end` must exist;
+    /// older ones are retired. Later ones count as prepared up to `prepared_through`. The name of a segment behind that
+    /// may never have become durable, so it waits to be used again under a new name. Files beyond the number of spares
+    /// are removed.
     ///
     /// # Panics
     /// When the size is not `valid_segment_size`.
@@ -134,7 +134,7 @@ impl Segments {
         Ok(Self::new(device, options, state, false))
     }
 
-    /// No segments, and none will be prepared.
+    /// Segments without files, of which none will be prepared.
     pub(super) fn new_refusing(device: Disk, options: SegmentOptions) -> Self {
         let (open, spares) = (BTreeMap::new(), Vec::new());
         let state = SegmentState { first: 0, open, next: 0, spares };
@@ -155,7 +155,7 @@ impl Segments {
         }
     }
 
-    /// Bytes that are written at once at most.
+    /// Most bytes of one write.
     pub fn max_write_bytes(&self) -> usize {
         run_pages(self.size()) * PAGE
     }
@@ -165,7 +165,7 @@ impl Segments {
         self.shared.options.size
     }
 
-    /// Positions below this may be written without preparing anything.
+    /// Positions below this may be written without preparing a segment.
     pub fn prepared_through(&self) -> LogPos {
         self.shared.prepared.load(Ordering::Acquire).into()
     }
@@ -175,8 +175,8 @@ impl Segments {
         self.shared.state.lock().spares.len() as u64 * self.size()
     }
 
-    /// Prepares segments until positions below `upto` may be written. Without room the error
-    /// is the device's, and what was prepared so far stays.
+    /// Prepares segments until positions below `upto` may be written. Without room the error is the device's, and
+    /// segments that were prepared before stay.
     pub fn prepare_through(&self, upto: LogPos) -> Result<(), LogError> {
         while self.prepared_through() < upto {
             let _changing = self.shared.changing.lock();
@@ -187,7 +187,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Retires the segments that lie below `below` as a whole.
+    /// Retires the segments that lie completely below `below`.
     pub fn retire(&self, below: LogPos) -> Result<(), LogError> {
         let shared = &*self.shared;
         let _changing = shared.changing.lock();
@@ -212,7 +212,7 @@ impl Segments {
         }
     }
 
-    /// True when a sync of the folder has failed: no further segment is prepared.
+    /// True when a sync of the folder has failed: no segment is prepared any more.
     pub fn is_poisoned(&self) -> bool {
         self.shared.poisoned.load(Ordering::Acquire)
     }
@@ -231,14 +231,14 @@ impl Segments {
         self.shared.state.lock().open.get(&position.segment(self.size())).cloned()
     }
 
-    /// Closes the files below a position: what is in them is synced, and no record comes there any more.
+    /// Closes the files below a position: their contents are synced, and no record goes there any more.
     pub(super) fn close_below(&self, position: LogPos) {
         let index = position.segment(self.size());
         let mut state = self.shared.state.lock();
         state.open = state.open.split_off(&index);
     }
 
-    /// The caller holds `changing`.
+    /// Prepares the next segment. The caller holds `changing`.
     fn prepare(&self) -> Result<(), LogError> {
         let shared = &*self.shared;
         if shared.poisoned.load(Ordering::Acquire) {
@@ -247,12 +247,12 @@ impl Segments {
         let (index, spare) = {
             let mut state = shared.state.lock();
             let index = state.next;
-            // Never over a file that waits itself.
+            // Never over another waiting file.
             let own = state.spares.iter().position(|spare| *spare == index);
             (index, own.map(|at| state.spares.swap_remove(at)).or_else(|| state.spares.pop()))
         };
         let recycled = match spare {
-            // If it cannot be had it goes on waiting, under the name that it has by now.
+            // When recycling fails, the file goes on waiting, under its present name.
             Some(old) => self.recycle(old, index).map_err(|(error, name)| {
                 shared.state.lock().spares.push(name);
                 error
@@ -264,7 +264,7 @@ impl Segments {
             None => make_segment(&shared.device, index, shared.options)?,
         };
         if let Err(error) = shared.device.sync_folder() {
-            // The name is visible and may not be durable: nobody may find it prepared.
+            // The name is visible and may not be durable: the segment must not count as prepared.
             shared.poisoned.store(true, Ordering::Release);
             let _ = shared.device.remove(&segment_name(index));
             return Err(error.into());
@@ -276,13 +276,13 @@ impl Segments {
         Ok(())
     }
 
-    /// A retired segment under a new name; none when it is not there any more. An error comes with the
-    /// index that its name has then.
+    /// Gives a retired segment a new name; `None` when the file does not exist any more. An error has the index of its
+    /// name then.
     fn recycle(&self, old: u64, index: u64) -> Result<Option<File>, (IoError, u64)> {
         let device = &self.shared.device;
         let (from, to) = (segment_name(old), segment_name(index));
         let renamed = if old == index {
-            // The name is given again: nobody knows whether it is durable as it is.
+            // Renamed anew: the present name may not be durable.
             device
                 .rename(&from, SEGMENT_TEMPORARY)
                 .and_then(|()| device.rename(SEGMENT_TEMPORARY, &to))
@@ -295,26 +295,26 @@ impl Segments {
             Err(error) => return Err((error, old)),
         }
         device.open(&to, self.shared.options.mode()).map(Some).map_err(|error| {
-            // It is not prepared.
+            // The segment is not prepared.
             let back = old != index && device.rename(&to, &from).is_ok();
             (error, if back { old } else { index })
         })
     }
 }
 
-/// Makes the first segment of a new database, and the spare that copies go into, synced. The caller syncs
-/// the folder.
+/// Makes the first segment of a new database, and the spare for copies of segments, synced. The caller syncs the
+/// folder.
 pub fn create(device: &Disk, database: u64, size: u64) -> Result<(), LogError> {
     spare(size).create(device, database)?;
     make_segment(device, 0, SegmentOptions { size, spares: 0, cached: false }).map(drop)
 }
 
-/// What copies of segments go into.
+/// The spare for copies of segments.
 pub fn spare(size: u64) -> SpareFile {
     SpareFile { name: SEGMENT_SPARE, len: size }
 }
 
-/// True when a log that is kept from `newest` on reaches back to `older`, with every segment between. Writes nothing.
+/// True when a log that is kept from `newest` on has every segment back to `older`. Writes nothing.
 pub fn has_segments_between(
     device: &Disk,
     size: u64,
@@ -351,13 +351,14 @@ pub(super) fn make_segment(
 
 /// The segments in a folder.
 struct Survey {
-    /// The first of those that are needed or known to be prepared: contiguous, each of full size.
+    /// The first segment that is needed or known to be prepared; those from it to `next` are contiguous, each of full
+    /// size.
     first: u64,
     /// The first index after them.
     next: u64,
-    /// Files of those among them that records may go into.
+    /// Files of segments among them that records may go into.
     open: BTreeMap<u64, File>,
-    /// Others, and their lengths: those that may be used again under their own index come first.
+    /// Index and length of other files; those that may be used again under their own index come first.
     old: Vec<(u64, u64)>,
 }
 
@@ -401,7 +402,7 @@ impl Survey {
     }
 }
 
-/// Pages of a run, of at most a segment.
+/// Pages of a write, of at most a segment.
 pub(super) fn run_pages(size: u64) -> usize {
     usize::try_from(size / PAGE as u64).map_or(RUN_PAGES, |pages| pages.min(RUN_PAGES))
 }
@@ -419,13 +420,13 @@ fn make_temporary(device: &Disk, size: u64) -> Result<File, LogError> {
     made.map_err(|error| abandon(device, error))
 }
 
-/// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
+/// Removes an unfinished segment, as far as the device permits; the next attempt removes it too.
 fn abandon(device: &Disk, error: IoError) -> LogError {
     let _ = device.remove(SEGMENT_TEMPORARY);
     error.into()
 }
 
-/// Zeros from `from` to `to`, both multiples of the page size.
+/// Writes zeros from `from` to `to`, both multiples of the page size.
 pub(super) fn write_zeros(
     device: &Disk,
     file: &File,

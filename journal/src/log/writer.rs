@@ -4,14 +4,14 @@
 //! 2. The sequencer takes positions from its [`LogTail`]: arithmetic, no I/O. [`LogTail::seal`] ends a
 //!    block; the next record starts on a fresh one.
 //! 3. [`LogWriter::write`] writes a batch in large runs, in the order of its positions.
-//! 4. [`LogWriter::sync`] makes what was written durable.
+//! 4. [`LogWriter::sync`] makes the written records durable.
 //!
-//! Which batches end with a seal, [`LogWriter::needs_seal`] says: all of those that go to the device directly, and of those
-//! that go through the page cache the last one before a sync. The others follow each other byte by byte.
+//! [`LogWriter::needs_seal`] says which batches end with a seal: all that go to the device directly, and of those that
+//! go through the page cache the last one before a sync. The others follow each other byte by byte.
 //!
-//! Invariants: a write never covers a block that was synced, so a torn write cannot harm a durable
-//! record; `durable_through` of a record is what was synced when it was written; after a failed write or
-//! sync the writer refuses everything, and neither is repeated.
+//! Invariants: a write never covers a block that was synced, so a torn write cannot harm a durable record;
+//! `durable_through` of a record is the synced position when it was written; after a failed write or sync the writer
+//! refuses everything, and neither is repeated.
 
 use std::collections::BTreeSet;
 
@@ -24,14 +24,14 @@ use crate::format::names::segment_name;
 use crate::format::position::{BLOCK, LogPoint, LogPos};
 use crate::format::record::{ALIGN, RecordBuf, RecordChain};
 
-/// The sequencer's end of the log: hands out positions.
+/// The sequencer's end of the log: allocates positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogTail {
     next: LogPos,
 }
 
 impl LogTail {
-    /// The position of a record of `len` bytes, after all that were reserved before.
+    /// The position of a record of `len` bytes, after all reserved before.
     #[must_use]
     pub fn reserve(&mut self, len: u64) -> LogPos {
         let position = self.next;
@@ -39,8 +39,8 @@ impl LogTail {
         position
     }
 
-    /// The next record starts on a fresh block. To be called when a batch is taken for [`LogWriter::write`], by the same
-    /// holder of the sequencer: what gets its position later must not share a block with what is synced.
+    /// Lets the next record start on a fresh block. Called when a batch is taken for [`LogWriter::write`], by the same
+    /// holder of the sequencer: a later record must not share a block with synced ones.
     pub fn seal(&mut self) {
         self.next = self.next.align_up(BLOCK);
     }
@@ -50,21 +50,21 @@ impl LogTail {
         self.next
     }
 
-    /// What [`Segments::prepare_through`] has to be asked for before a record of `len` bytes is reserved:
-    /// its last block is written whole, and the block after it must be prepared, too.
+    /// The position up to which [`Segments::prepare_through`] has to prepare before a record of `len` bytes is
+    /// reserved: its last block is written whole, and the block after it must be prepared, too.
     pub fn needed_through(&self, len: u64) -> LogPos {
         after_batch(self.next.align_up(BLOCK) + len)
     }
 }
 
-/// How far segments must be prepared for a batch that ends here: one byte into the next block. So each
-/// record knows of the file that takes the next one, and a file that is missing later is missed by a
-/// record in the file before it.
+/// The position up to which segments must be prepared for a batch that ends here: one byte into the next block. So each
+/// record knows of the file for the next one, and a file that is missing later contradicts a record in the file before
+/// it.
 fn after_batch(end: LogPos) -> LogPos {
     end.align_up(BLOCK) + 1
 }
 
-/// What a writer continues.
+/// The state that a writer continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriterStart {
     /// Id of the database.
@@ -73,11 +73,11 @@ pub struct WriterStart {
     pub incarnation: u32,
     /// End of the log, from the scan.
     pub end: LogPoint,
-    /// How much of it is known to have been synced, from the scan.
+    /// The log is known to have been synced below this, from the scan.
     pub proven: LogPos,
     /// Positions from here on are still needed: segments below are retired.
     pub needed_from: LogPos,
-    /// Where the replay began. What lies below is needed by the other generation only.
+    /// The replay start. Only the other generation needs positions below.
     pub replay: LogPos,
     /// Segments below this are known to be prepared.
     pub prepared_through: LogPos,
@@ -119,7 +119,7 @@ impl WriterStart {
     }
 }
 
-/// The log's one appender.
+/// The only appender of the log.
 pub struct LogWriter {
     segments: Segments,
     chain: RecordChain,
@@ -127,10 +127,10 @@ pub struct LogWriter {
     written: LogPos,
     /// Segments written since the last sync.
     written_to: BTreeSet<u64>,
-    /// Collects a run.
+    /// The buffer of a write.
     stage: PageBuf,
     poisoned: bool,
-    /// Bytes written since the open, padding included.
+    /// Bytes written since the open, with padding.
     bytes: u64,
 }
 
@@ -147,10 +147,9 @@ impl core::fmt::Debug for LogWriter {
 impl LogWriter {
     /// Takes the log over for writing.
     ///
-    /// The end that the scan has read may be visible and not durable: a process that was killed,
-    /// or whose sync failed, leaves bytes in caches, and a sync that failed once proves nothing
-    /// when it is repeated. So segments with unproven bytes are replaced by synced copies; a durable
-    /// block is never overwritten in place.
+    /// The end that the scan has read may be visible and not durable: a process that was killed, or whose sync failed,
+    /// leaves bytes in caches, and repeating a failed sync proves nothing. So segments with unproven bytes are replaced
+    /// by synced copies; a durable block is never overwritten in place.
     pub fn open(
         device: Disk,
         options: SegmentOptions,
@@ -174,18 +173,18 @@ impl LogWriter {
         }
     }
 
-    /// A writer that refuses everything, of a log that another process has.
+    /// A writer that refuses everything, for a log that another process writes.
     pub fn new_refusing(device: Disk, options: SegmentOptions, end: LogPoint) -> Self {
         let start = WriterStart { end, ..WriterStart::default() };
         Self { poisoned: true, ..Self::new(Segments::new_refusing(device, options), &start, 1) }
     }
 
-    /// The tail for the sequencer; valid as long as nothing else was reserved.
+    /// The tail for the sequencer; valid as long as no other reservation was made.
     pub fn tail(&self) -> LogTail {
         LogTail { next: self.written.align_up(BLOCK) }
     }
 
-    /// The log's files, to be shared with whoever prepares and retires them.
+    /// The log's files, shared with the code that prepares and retires them.
     pub fn segments(&self) -> &Segments {
         &self.segments
     }
@@ -205,21 +204,21 @@ impl LogWriter {
         self.poisoned
     }
 
-    /// Bytes written since the open, padding included.
+    /// Bytes written since the open, with padding.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// True when the [`LogTail`] has to be sealed behind the next batch, which a sync follows (`sync`) or not.
+    /// True when the [`LogTail`] must be sealed behind the next batch; `sync` says whether a sync follows the batch.
     pub fn needs_seal(&self, sync: bool) -> bool {
         sync || !self.segments.is_cached()
     }
 
-    /// Writes a batch of records that have their positions, one after the other. With
-    /// an error of a full device nothing was written, and the same batch may be tried again.
+    /// Writes a batch of records that have their positions, one after the other. After an error of a full device
+    /// nothing was written, and the same batch may be tried again.
     ///
-    /// # Panics
-    /// When a record has no position, or one that does not follow what was written before or lies in a synced block.
+    /// # Panics When a record has no position, or one that does not follow the written records or lies in a synced
+    /// block.
     pub fn write(&mut self, records: &mut [RecordBuf]) -> Result<(), LogError> {
         self.check()?;
         let Some(first) = records.first().and_then(RecordBuf::position) else { return Ok(()) };
@@ -277,13 +276,14 @@ impl LogWriter {
         Ok(end)
     }
 
-    /// Makes everything written so far durable, and says up to where.
+    /// Makes everything written so far durable, and returns the durable position.
     pub fn sync(&mut self) -> Result<LogPos, LogError> {
         let unsynced = self.take_unsynced()?;
         self.finish_sync(&unsynced, unsynced.sync())
     }
 
-    /// What has to be synced to make everything written so far durable. Meanwhile others may write, in blocks behind it.
+    /// Takes the segments that a sync of everything written so far needs. Meanwhile others may write, in blocks behind
+    /// it.
     pub fn take_unsynced(&mut self) -> Result<UnsyncedSegments, LogError> {
         self.check()?;
         let indexes = std::mem::take(&mut self.written_to);
@@ -297,7 +297,7 @@ impl LogWriter {
         })
     }
 
-    /// That was synced, with this result; gives up to where all is durable. One after the other.
+    /// Takes the result of a sync of these segments; returns the durable position. One sync at a time.
     pub fn finish_sync(
         &mut self,
         unsynced: &UnsyncedSegments,
@@ -330,7 +330,7 @@ impl UnsyncedSegments {
     }
 }
 
-/// A run being collected: never longer than the stage, never across segments.
+/// A write that is being collected: never longer than the stage, never across segments.
 struct WriteRun<'a> {
     stage: &'a mut PageBuf,
     segments: &'a Segments,
@@ -393,8 +393,8 @@ impl WriteRun<'_> {
     }
 }
 
-/// Replaces the segments that hold `[proven, end)` by synced copies of them, blank after `end`. The
-/// room for a copy is there ([`spare`]), so that a full disk does not keep the database closed.
+/// Replaces the segments that hold `[proven, end)` by synced copies, blank after `end`. The room for a copy is reserved
+/// ([`spare`]), so that a full disk does not keep the database closed.
 fn reseal(device: &Disk, size: u64, start: &WriterStart) -> Result<(), LogError> {
     let (proven, end) = (start.proven, start.end.position);
     if proven >= end {
@@ -411,7 +411,7 @@ fn reseal(device: &Disk, size: u64, start: &WriterStart) -> Result<(), LogError>
     Ok(())
 }
 
-/// A segment that is copied.
+/// A segment to be copied.
 #[derive(Clone, Copy)]
 struct SegmentCopy {
     /// Its first position.
@@ -420,7 +420,7 @@ struct SegmentCopy {
 }
 
 impl SegmentCopy {
-    /// Copies what is needed up to the log's end; the rest of the copy is blank.
+    /// Copies the segment up to the log's end; the rest of the copy is blank.
     fn copy(
         self,
         device: &Disk,
@@ -444,8 +444,8 @@ impl SegmentCopy {
         write_zeros(device, to, &zeros, at - self.start, self.size)
     }
 
-    /// Reads from a position on. Blocks below the replay start that cannot be read stay blank: what was
-    /// replayed does not need them, and a dead one must not keep the database closed.
+    /// Reads from a position on. Blocks below the replay start that cannot be read stay blank: replayed records are not
+    /// needed, and a dead block must not keep the database closed.
     fn read(
         self,
         device: &Disk,
@@ -468,7 +468,7 @@ impl SegmentCopy {
             match device.read_at(from, &mut page, position - self.start) {
                 Ok(()) => buf.page_mut(index).copy_from_slice(page.page(0)),
                 Err(error) if position + BLOCK <= start.replay => {
-                    // The engine's target: who reads its events gets this one.
+                    // The engine's target, for subscribers of its events.
                     tracing::warn!(target: "pleach::log", %error, %position, "a dead block of the log that was not needed");
                     buf.page_mut(index).fill(0);
                 }

@@ -177,7 +177,7 @@ fn a_strangers_folder_is_named_and_not_touched() {
     assert_eq!(disk.list().expect("no faults"), ["notes.txt"]);
 }
 
-/// The disk's files with this content in place of one, or beside them.
+/// The disk's files with this content in place of one, or in addition.
 fn with(disk: &SimDisk, name: &str, content: Content) -> SimDisk {
     let image = disk.image();
     let mut files: Vec<(&str, Content)> = image
@@ -214,15 +214,15 @@ fn a_marker_that_came_back_does_not_cost_a_database() {
     assert_eq!(inspect(&Disk::from(&disk)).expect("no faults"), DirectoryState::Database);
 }
 
-/// A page with something in it.
+/// A page with some contents.
 fn page() -> Content {
     Content::from_bytes(&[7; 4096])
 }
 
 #[test]
 fn nothing_is_removed_for_a_marker_that_proves_nothing() {
-    // A foreign marker beside an intact database made an open remove all of it, and so did one of
-    // our own beside two rotten copies of the incarnation.
+    // A foreign marker in an intact database made an open remove all of it, and so did one of our own with two rotten
+    // copies of the incarnation.
     let disk = SimDisk::new(4, SimOptions::default());
     open(&disk).expect("no faults");
     let torn = Content::from_bytes(&[7; 4096]);
@@ -295,7 +295,7 @@ fn damaged_and_foreign_incarnation_files_are_errors() {
     }
 }
 
-/// Either copy is enough, also where the other one was cut off. Opens refused such a database, and a repair did.
+/// One copy is enough, also where the other one was cut off. Opens refused such a database, and a repair did.
 #[test]
 fn an_incarnation_that_was_cut_to_one_copy_is_raised() {
     let disk = SimDisk::new(7, SimOptions::default());

@@ -1,5 +1,5 @@
-//! Bodies of records come back as they were encoded, their bytes never change by accident, and
-//! no bytes at all make a view panic or read past its end.
+//! Bodies of records decode to what was encoded, their bytes never change by accident, and no bytes at all make a view
+//! panic or read past its end.
 
 use pleach_core::page::overflow::OverflowRun;
 use pleach_core::{Key, Node, Prefix};
@@ -75,7 +75,7 @@ impl Sample {
         }
     }
 
-    /// The record, its slices encoded apart as workers do.
+    /// The record, with its slices encoded separately as workers do.
     fn encode(&self, pieces: usize) -> RecordBuf {
         let part = |ns: u8| {
             let all = |count: usize, piece: usize| {
@@ -183,7 +183,7 @@ fn a_location_record_comes_back() {
     assert_eq!(view.replaced_runs().collect::<Vec<_>>(), [OverflowRun { start: 1, pages: 1 }]);
 }
 
-/// Goes through everything that a commit's view offers.
+/// Reads everything that a commit's view offers.
 fn walk(body: &[u8]) -> Result<usize, BodyError> {
     let mut items = 0;
     for ns in CommitView::parse(body)?.namespaces() {
@@ -314,7 +314,7 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
     };
     let refused = |ns, kind| Err(BodyError::Entry { ns, kind });
     for (roots, changes, right) in [
-        // Previous and new root, with changes or without, and which kinds are right.
+        // Previous and new root, with changes or without; the valid kinds.
         ([0, 0], false, [true, true, true, true]),
         ([0, 0], true, [true, true, false, true]),
         ([0, 2], false, [true, true, false, true]),
@@ -331,13 +331,13 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
             let expected = if kind == 0 { Ok(()) } else { refused(0, kind) };
             assert_eq!(as_kind(roots, changes, 0, kind), expected, "{roots:?} {changes} {kind}");
         }
-        // What is set is plain.
+        // A namespace that is set is plain.
         assert_eq!(as_kind(roots, changes, 3, 4), refused(3, 4), "{roots:?} {changes}");
         for kind in 5..=255 {
             assert_eq!(as_kind(roots, changes, 3, kind), Err(BodyError::EntryKind(kind)));
         }
     }
-    // A plain one has changes, and no nodes; namespace 0 is none.
+    // A plain namespace has changes, and no nodes; namespace 0 is not plain.
     let as_plain = |ns: u8, kind: EntryKind, trie: u8, nodes: bool| {
         let mut part = part(3, EntryKind::Changed, [1, 2], true);
         if !nodes {
@@ -357,7 +357,7 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
     for trie in 2..=255 {
         assert_eq!(as_plain(3, EntryKind::Changed, trie, false), Err(BodyError::Trie(trie)));
     }
-    // What is replaced by a drop is nothing, even where sections claim it.
+    // A drop replaces nothing, even where sections claim it.
     let mut body = record(part(3, EntryKind::Dropped, [1, 0], false));
     body[ENTRY + 4] = 1;
     assert_eq!(walk(&body).err(), Some(BodyError::Entry { ns: 3, kind: 2 }));

@@ -1,5 +1,5 @@
-//! Records that were synced survive any crash, and any crash during the recovery from it; records
-//! that were not are there in order or not at all, and never come back once they were cut off.
+//! Synced records survive any crash, and any crash during the recovery from it; unsynced records are there in order or
+//! not at all, and never come back once they were cut off.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use pleach_journal::log::{LogError, LogTail, LogWriter};
 /// Mark of a reopening; all other marks are numbers of acknowledged records.
 const REOPENED: u64 = u64::MAX;
 
-/// The last record known to be durable, and who wrote each record last.
+/// The last record known to be durable, and the last writer of each record.
 #[derive(Clone, Default)]
 struct Known {
     acknowledged: u64,
@@ -58,7 +58,7 @@ impl Run {
             "{what}: {} was acknowledged, {last} are left",
             known.acknowledged
         );
-        // What was cut off must not come back.
+        // Records that were cut off must not come back.
         known.bodies.split_off(&(last + 1));
         for (header, body) in &found {
             known.bodies.insert(header.number, vec![body_checksum(0, [body.as_slice()])]);
@@ -108,7 +108,7 @@ fn crash(run: &Run, incarnation: u32, base: u64, rng: &mut Rng, depth: u32) {
             let disk = outcome.disk();
             let mut next = Run::recover(&disk, incarnation, known, &what);
             let base = next.known.acknowledged;
-            // Before anything is synced again, only what the reopening has seen to counts.
+            // Before another sync only records that the reopening has made durable count.
             disk.mark(base);
             for _ in 0..3 {
                 next.step(rng).expect("no faults");
@@ -159,9 +159,9 @@ fn a_failed_write_or_sync_poisons_for_ever_and_is_never_repeated() {
 
 #[test]
 fn what_a_failed_sync_left_visible_is_durable_after_the_reopening() {
-    // A sync fails and drops what it covered, which can still be read. The process reopens
-    // without a crash, reads it, acknowledges more behind it, and then the power fails: a log
-    // with a hole would lose what was acknowledged last.
+    // A sync fails and loses what it covered, which can still be read. The process reopens without a crash, reads it,
+    // acknowledges more behind it, and then the power fails: a log with a hole would lose the last acknowledged
+    // records.
     for aftermath in [Aftermath::NewVisible, Aftermath::OldBack, Aftermath::Mixed] {
         for seed in 0..cases(30) {
             let mut rng = Rng::labelled(seed, 7);

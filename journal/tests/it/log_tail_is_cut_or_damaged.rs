@@ -1,5 +1,5 @@
-//! Whatever is done to the log's bytes, a scan gives the records before it and then either cuts
-//! or reports damage, exactly as rule `evidence-of-damage` says.
+//! For any change of the log's bytes, a scan gives the records before it and then either cuts or reports damage,
+//! exactly as rule `evidence-of-damage` says.
 
 use crate::log_support::{
     DATABASE, SEGMENT, append, cases, continue_log, input, new_log, read_log, record, sync,
@@ -38,7 +38,7 @@ fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<RecordHeader>) {
     (disk, found.into_iter().map(|(header, _)| header).collect())
 }
 
-/// What the rule says when the records from index `bad` on no longer chain: `Err` is damage.
+/// The verdict of the rule when the records from index `bad` on no longer chain: `Err` is damage.
 fn verdict(headers: &[RecordHeader], bad: usize, superblock: u64) -> Result<u64, u64> {
     let x = if bad == 0 { 0 } else { headers[bad - 1].end().get() };
     let known = (headers[bad + 1..].iter())
@@ -63,7 +63,7 @@ fn check(disk: &SimDisk, headers: &[RecordHeader], bad: usize, superblock: u64, 
     }
 }
 
-/// Index of the record that owns the byte at a position; padding belongs to none.
+/// Index of the record that owns the byte at a position; `None` in padding.
 fn owner(headers: &[RecordHeader], position: u64) -> Option<usize> {
     let position = LogPos::new(position);
     (headers.iter()).position(|h| (h.position..h.position + h.record_len()).contains(&position))
@@ -88,7 +88,7 @@ fn a_flipped_bit_is_a_cut_or_damage_by_the_rule() {
             if let Some(bad) = owner(&headers, position) {
                 check(&disk, &headers, bad, superblock, &what);
             } else {
-                // Padding between records is nobody's.
+                // Padding between records belongs to none.
                 let (found, _) = read_log(&disk, &input(1, superblock)).expect(&what);
                 assert_eq!(found.len(), headers.len(), "{what}");
             }
@@ -98,8 +98,7 @@ fn a_flipped_bit_is_a_cut_or_damage_by_the_rule() {
 
 #[test]
 fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
-    // The newest file was cut off or removed, and the log ended where it ended: acknowledged commits
-    // were gone without an error.
+    // The newest file was cut off or removed, and the log ended there: acknowledged commits were lost without an error.
     let mut rng = Rng::new(2);
     for case in 0..cases(20) {
         let (disk, headers) = sample(&mut rng, 6);
@@ -128,12 +127,12 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
                 }
                 let disk = SimDisk::from_image(&image, 0);
                 disk.remove(&file).expect("no faults");
-                // A superblock knows of the segment that the replay starts in.
+                // A superblock knows of the segment of the replay start.
                 let known = ScanInput { prepared_through: SEGMENT.into(), ..input(1, superblock) };
                 let result = read_log(&disk, &known);
                 let named = matches!(result, Err(ScanError::Segment(BadSegment { index: at, found: None, .. })) if at == index)
                     || matches!(result, Err(ScanError::Damaged { .. }));
-                // Of a file that was made ahead while nothing has been written since, no record knows.
+                // No record knows of a file that was made ahead while nothing has been written since.
                 let unknown = index + 1 == files && index * SEGMENT > end;
                 assert!(named || unknown, "case {case}, file {index} is missing: {result:?}");
             }
@@ -143,9 +142,8 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
 
 #[test]
 fn records_of_a_cut_off_incarnation_never_come_back() {
-    // Incarnation 1 loses the middle of its unsynced batches and writes over them as
-    // incarnation 2, with records of the same sizes, so that old records lie exactly where the
-    // next ones are expected.
+    // Incarnation 1 loses the middle of its unsynced batches and incarnation 2 overwrites them with records of the same
+    // sizes, so that old records lie exactly where the next ones are expected.
     let disk = SimDisk::new(0, SimOptions::default());
     let (mut writer, mut tail) = new_log(&disk, false);
     for number in 1..=6 {
@@ -192,7 +190,7 @@ fn recycle(cached: bool) {
         let before = writer.segments().prepared_through();
         append(&mut writer, &mut tail, &mut [record(number, len, rng.next())]).expect("no faults");
         let prepared = writer.segments().prepared_through();
-        // Nothing was written to the last page of a new segment yet.
+        // Nothing has been written to the last page of a new segment yet.
         if prepared > before && writer.end().position + BLOCK <= prepared {
             let (image, last) = (disk.image(), prepared.segment(SEGMENT) - 1);
             let file = image.file(&name(last)).expect("prepared");
@@ -241,7 +239,7 @@ fn hostile_lengths_and_positions_are_only_bytes() {
             disk.write_at(&file, &page, 1, 0).expect("no faults");
             let (found, end) = read_log(&disk, &input(1, 0)).expect("a cut");
             assert!(found.is_empty());
-            // A whole header of another place is what a recycled segment held before.
+            // A whole header of another place is an old one of a recycled segment.
             let of_before = position > 0 && RecordHeader::decode(&header.encode().0).is_ok();
             assert_eq!(end.cut.is_none(), of_before, "{header:?}");
         }
@@ -312,7 +310,7 @@ fn behind_a_clean_close_unreadable_sectors_do_not_matter_and_records_do() {
         assert_eq!((found.len(), scanned.end, scanned.proven), (0, end.end, end.end.position));
         assert!(matches!(read_log(&disk, &unclean), Err(ScanError::Io(_))), "page {page}");
     }
-    // A superblock that came back from before the last records does not hide them.
+    // A superblock from before the last records, which came back, does not hide them.
     let last = headers[headers.len() - 1];
     let older = LogPoint { position: last.position, checksum: last.previous };
     let stale = ScanInput { from: older, clean: true, ..input(1, last.position) };
@@ -323,7 +321,7 @@ fn behind_a_clean_close_unreadable_sectors_do_not_matter_and_records_do() {
 
 #[test]
 fn a_spare_segment_that_cannot_be_renamed_goes_on_waiting() {
-    // It had been taken from the list before the rename failed, and was lost until the next open.
+    // The segment had been taken from the list before the rename failed, and was lost until the next open.
     let mut rng = Rng::new(7);
     for operation in [Operation::Rename, Operation::Open] {
         let disk = SimDisk::new(0, SimOptions::default());

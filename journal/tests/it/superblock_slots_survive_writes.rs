@@ -1,5 +1,5 @@
-//! One superblock is always left: through torn writes, failed syncs and damage of one slot; and
-//! what is not ours, or not ours any more, is told by name.
+//! One superblock always survives: torn writes, failed syncs and damage of one slot; and files that are not ours, or
+//! not any more, are named in the error.
 
 use pleach_io::sim::{Aftermath, Fault, FaultRepeats, FaultRule, Rng, SimDisk, SimOptions};
 use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf};
@@ -66,7 +66,7 @@ fn change_slot(disk: &SimDisk, slot: u64, change: impl FnOnce(&mut [u8; PAGE])) 
     disk.write_at(&file, &page, 1, slot * SLOT_DISTANCE).expect("no faults");
 }
 
-/// A field is changed by somebody who knows the checksum.
+/// Changes a field with a right checksum.
 fn forge(page: &mut [u8; PAGE], at: usize, bytes: &[u8]) {
     page[at..at + bytes.len()].copy_from_slice(bytes);
     let checksum = XxHash3_64::oneshot(&page[8..]);
@@ -110,7 +110,7 @@ fn fields_out_of_range_are_refused_under_a_good_checksum() {
             let mut bad = *page.page(0);
             forge(&mut bad, at, &[[0, 0xff, 0x80, rng.byte()][rng.index(4)]]);
             if let Ok(superblock) = Superblock::decode(&bad, 0) {
-                // What is accepted is canonical.
+                // Accepted bytes are canonical.
                 assert_eq!(superblock.encode(0).page(0), &bad, "byte {at}");
             } else {
                 refused += 1;
@@ -143,9 +143,8 @@ fn every_crash_leaves_a_superblock_that_was_current() {
 
 #[test]
 fn a_superblock_whose_sync_failed_is_confirmed_before_the_older_is_overwritten() {
-    // Generation 3 is read from a cache and gone after a crash, or was never there; 1 is no use
-    // any more, for the checkpoint of 3 has overwritten its image. So 2 must stay, whatever is
-    // torn, until something newer is durable.
+    // Generation 3 is read from a cache and lost after a crash, or was never there; 1 is no use any more, since the
+    // checkpoint of 3 has overwritten its image. So 2 must survive, whatever is torn, until something newer is durable.
     for aftermath in [Aftermath::NewVisible, Aftermath::OldBack, Aftermath::Mixed] {
         for seed in 0..20 {
             let (disk, mut store) = created();
@@ -245,7 +244,8 @@ fn a_newer_version_unknown_features_and_other_lengths_are_told_apart() {
     assert!(matches!(open(&disk).err(), Some(SuperblockError::Contradiction)));
 }
 
-/// A repair that cuts the log: no superblock says of what is gone that it was durable, or the next open would call that damage.
+/// A repair that cuts the log: no superblock says that lost positions were durable, or the next open would call that
+/// damage.
 #[test]
 fn a_log_that_is_cut_is_durable_up_to_its_end_in_both_superblocks() {
     let (disk, mut store) = created();

@@ -9,7 +9,7 @@ use super::{
 use crate::format::record::{LogRecordKind, RecordBuf};
 use crate::format::trie_kind::TrieKind;
 
-/// Appends a value: the payload of a change, or what a change replaced.
+/// Appends a value: of a change, or one that a change replaced.
 ///
 /// # Panics
 /// When it has 4 GiB or more; limits on values are far below.
@@ -47,8 +47,8 @@ pub fn encode_node(out: &mut Vec<u8>, prefix: &Prefix, node: &Node) {
     out.extend_from_slice(node.as_ref());
 }
 
-/// An ascending slice of the changes of a commit and of the nodes that it makes, encoded, with what they replaced where that
-/// is kept.
+/// An ascending slice of a commit's changes and new nodes, encoded, with the replaced values and nodes where there is a
+/// history.
 #[derive(Debug, Default)]
 pub struct Section {
     changes: Vec<u8>,
@@ -61,7 +61,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// An empty section with room for so many bytes of changes and of nodes.
+    /// An empty section with room for these numbers of bytes of changes and of nodes.
     pub fn with_room(changes: usize, nodes: usize) -> Self {
         let (changes, nodes) = (Vec::with_capacity(changes), Vec::with_capacity(nodes));
         Self { changes, nodes, ..Self::default() }
@@ -102,21 +102,22 @@ impl Section {
         encode_node(&mut self.regions_before, prefix, before);
     }
 
-    /// Its parts, in the order in which those of all sections follow in the record: changes and nodes, then undo.
+    /// The section's parts, in the order in which those of all sections follow in the record: changes and nodes, then
+    /// undo.
     fn parts(&mut self) -> [&mut Vec<u8>; 5] {
         let Self { changes, nodes, values_before, nodes_before, regions_before, .. } = self;
         [changes, nodes, values_before, nodes_before, regions_before]
     }
 }
 
-/// What a commit that is to be encoded says of one namespace.
+/// The entry of one namespace in a commit that is to be encoded.
 #[derive(Debug)]
 pub struct NamespacePart {
     /// The namespace.
     pub ns: u8,
-    /// What becomes of it as such.
+    /// The kind of its entry.
     pub kind: EntryKind,
-    /// What its trie is.
+    /// The kind of its trie.
     pub trie: TrieKind,
     /// Its root before the commit, or its digest.
     pub previous_root: Node,
@@ -128,7 +129,7 @@ pub struct NamespacePart {
 
 /// A commit record over encoded sections, without copying them.
 ///
-/// `before` says that every change and node was pushed with what it replaced.
+/// With `undo_header` every change and node was pushed with what it replaced.
 ///
 /// # Panics
 /// When a blob is longer than [`MAX_BLOB`], which the engine refuses long before, or when a

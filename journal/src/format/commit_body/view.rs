@@ -9,12 +9,12 @@ use super::{
 use crate::format::bytes::{BodyCursor, BodyError, ascend, items};
 use crate::format::trie_kind::TrieKind;
 
-/// A commit's body, its head checked. Sections are checked as they are iterated.
+/// A commit's body with a checked head. Sections are checked as they are iterated.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitView<'a> {
     /// The application's blob.
     pub blob: &'a [u8],
-    /// What it says of the commits before it, when it carries what it replaced.
+    /// Header of the undo, where the record has undo.
     pub undo_header: Option<UndoHeader<'a>>,
     table: &'a [u8],
     sections: &'a [u8],
@@ -59,7 +59,7 @@ impl<'a> CommitView<'a> {
         if namespaces.sections.is_empty() { Ok(view) } else { Err(BodyError::Trailing) }
     }
 
-    /// The namespaces that it says something of, ascending. None of them is an error after [`CommitView::parse`].
+    /// The entries of its namespaces, ascending. None of them is an error after [`CommitView::parse`].
     pub fn namespaces(&self) -> Namespaces<'a> {
         Namespaces { table: BodyCursor::new(self.table), sections: BodyCursor::new(self.sections) }
     }
@@ -121,19 +121,19 @@ impl<'a> Iterator for Namespaces<'a> {
     }
 }
 
-/// One namespace of a commit.
+/// The entry of one namespace in a commit.
 #[derive(Clone, Copy, Debug)]
 pub struct NamespaceView<'a> {
     /// The namespace.
     pub ns: u8,
-    /// What becomes of it as such.
+    /// The kind of the entry.
     pub kind: EntryKind,
-    /// What its trie is.
+    /// The kind of its trie.
     pub trie: TrieKind,
-    /// Number of changes that [`NamespaceView::changes`] gives. Claimed: reserve nothing from it
-    /// that the section's length does not bear out.
+    /// Number of changes that [`NamespaceView::changes`] gives. Unchecked: reserve no memory for more than the
+    /// section's length allows.
     pub change_count: u32,
-    /// Number of nodes that [`NamespaceView::nodes`] gives; claimed, too.
+    /// Number of nodes that [`NamespaceView::nodes`] gives; unchecked, too.
     pub node_count: u32,
     /// Root before the commit, or digest.
     pub previous_root: &'a Node,
@@ -167,7 +167,7 @@ impl<'a> NamespaceView<'a> {
         })
     }
 
-    /// What the commit replaced; everything is absent from it when the record has no undo.
+    /// The values and nodes that the commit replaced; empty when the record has no undo.
     pub fn undo(&self) -> UndoView<'a> {
         let kept = !self.undo.is_empty();
         UndoView {
@@ -222,7 +222,7 @@ pub(in crate::format) fn take_prefix(cursor: &mut BodyCursor<'_>) -> Result<Pref
     Prefix::from_raw(bits, len).ok_or(BodyError::Prefix)
 }
 
-/// What a commit replaced: one value a change, then one node a prefix, then the regions' nodes.
+/// The items that a commit replaced: one value a change, then one node a prefix, then the regions' nodes.
 #[derive(Clone, Debug)]
 pub struct UndoView<'a> {
     rest: BodyCursor<'a>,
@@ -231,14 +231,14 @@ pub struct UndoView<'a> {
     last: Option<Prefix>,
 }
 
-/// One replaced thing.
+/// A replaced item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplacedItem<'a> {
     /// Value before the change of the same rank.
     Value(LoggedValue<'a>),
     /// Node before the new node of the same rank.
     Node(&'a Node),
-    /// Node before of a region; they ascend strictly.
+    /// Node before of a region; regions ascend strictly.
     Region(Prefix, &'a Node),
 }
 

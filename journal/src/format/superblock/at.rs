@@ -1,4 +1,4 @@
-//! Where the fields of a slot lie: offsets in bytes, in the order of the picture in [`super`].
+//! Offsets in bytes of the fields of a slot, in the order of the picture in [`super`].
 
 use pleach_io::PAGE;
 
@@ -51,7 +51,7 @@ const _: () = assert!(LOG_SEGMENT.is_multiple_of(8) && GENERATION.is_multiple_of
 const _: () = assert!(TABLE_PAGE.is_multiple_of(8) && REPLAY.is_multiple_of(8));
 const _: () = assert!(REST == 328 && REST <= PAGE);
 
-/// Bytes that are zero.
+/// Ranges of bytes that are zero.
 pub(super) const RESERVED: [(usize, usize); 6] = [
     (PAD_HASHER, COMPATIBLE),
     (PAD_LEVELS, GENERATION),

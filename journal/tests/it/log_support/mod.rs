@@ -1,5 +1,4 @@
-//! What the tests of the log share: records whose bodies tell who wrote them, a tiny geometry,
-//! and one way to open a log.
+//! Helpers of the log's tests: records whose bodies show who wrote them, a tiny geometry, and one way to open a log.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use pleach_io::Disk;
@@ -80,7 +79,7 @@ pub fn new_log(disk: &SimDisk, cached: bool) -> (LogWriter, LogTail) {
     (writer, tail)
 }
 
-/// Reserves, writes and does not sync.
+/// Reserves and writes, without a sync.
 pub fn append(
     writer: &mut LogWriter,
     tail: &mut LogTail,
