@@ -82,7 +82,7 @@ impl BackupOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FullReason {
-    /// It was asked for.
+    /// A full was requested.
     Asked,
     /// The archive had none.
     First,

@@ -1,6 +1,5 @@
-//! The page tree of Pleach: leaf pages and lowest branch pages, in memory and on the device, with the
-//! index over them, their cache, and who owns which page of a file. It orders nothing: durability is
-//! the engine's.
+//! The page tree of Pleach: leaf pages and lowest branch pages, in memory and on the device, with the index over them,
+//! their cache, and who owns which page of a file. It orders nothing: durability is the engine's.
 //!
 //! # What there is
 //!

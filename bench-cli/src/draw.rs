@@ -174,9 +174,8 @@ impl Sampler {
     }
 }
 
-/// Zipf by rejection-inversion (W. Hörmann, G. Derflinger, 1996): the density's integral is
-/// inverted, and the few points that rounding moved too far are drawn again. It needs no
-/// table, so any number of accounts will do.
+/// Zipf by rejection-inversion (W. Hörmann, G. Derflinger, 1996): the density's integral is inverted, and the few
+/// points that rounding moved too far are drawn again. It needs no table, so any number of accounts will do.
 #[derive(Debug)]
 pub struct Zipf {
     n: u64,

@@ -193,8 +193,7 @@ pub fn temporary() -> PathBuf {
     if in_memory(&usual).is_none() { usual } else { PathBuf::from(".") }
 }
 
-/// Free bytes for an ordinary user on the file system of `folder` (or of its nearest parent that
-/// exists).
+/// Free bytes for an ordinary user on the file system of `folder` (or of its nearest parent that exists).
 pub fn free_disk(folder: &Path) -> Option<u64> {
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.exists())?;

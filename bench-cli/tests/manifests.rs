@@ -1,7 +1,6 @@
-//! The manifests of the workspace: the stated Rust version is enough for every package that is
-//! compiled, each declared dependency is named in the sources, a production build of the engine
-//! carries nothing that only tests want, each published package says what it is and under which
-//! licences, and each fuzz target is built and has a corpus.
+//! The manifests of the workspace: the stated Rust version is enough for every package that is compiled, each declared
+//! dependency is named in the sources, a production build of the engine carries nothing that only tests want, each
+//! published package says what it is and under which licences, and each fuzz target is built and has a corpus.
 //!
 //! The stated version once was 1.89 while `cargo test` compiled a package that asks for 1.90, and
 //! four dependencies were built that no source named.

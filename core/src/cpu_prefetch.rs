@@ -25,8 +25,7 @@ pub fn cpu_prefetch<T>(values: &[T]) {
         let before = start.addr() % LINE;
         for at in (0..before + size_of_val(values)).step_by(LINE) {
             let line = start.wrapping_sub(before).wrapping_add(at);
-            // SAFETY: SSE is part of x86-64, and a prefetch neither faults nor changes memory,
-            // whatever the address.
+            // SAFETY: SSE is part of x86-64, and a prefetch neither faults nor changes memory, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
         }
     }

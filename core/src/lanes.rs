@@ -2,9 +2,8 @@
 //!
 //! Two batches, both equal, output by output, to a plain `blake3::hash` of each message:
 //!
-//! * [`hash64_many`]: messages of exactly 64 bytes (nodes). The blake3 crate has assembly for
-//!   this behind its hidden `platform` module; without the feature `blake3-platform` the kernel
-//!   below is used instead.
+//! * [`hash64_many`]: messages of exactly 64 bytes (nodes). The blake3 crate has assembly for this behind its hidden
+//!   `platform` module; without the feature `blake3-platform` the kernel below is used instead.
 //! * [`hash_short_many`]: messages of some bytes, each with its own length but as many blocks as the
 //!   others (values). The crate's batch call takes whole blocks only, so this is a kernel of our own:
 //!   the compression function written once over arrays of lanes, compiled once for each instruction set.

@@ -1,9 +1,8 @@
 //! The slow, obvious trie: the definitions of `docs/trie.md` and `docs/proofs.md` as plain
 //! recursion over a sorted list of pairs.
 //!
-//! It is the oracle for everything in this project that is fast, so nothing here is fast: every
-//! call starts from the pairs, nothing is cached, and bits are looked at one by one through
-//! `bitvec`.
+//! It is the oracle for everything in this project that is fast, so nothing here is fast: every call starts from the
+//! pairs, nothing is cached, and bits are looked at one by one through `bitvec`.
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
@@ -219,8 +218,7 @@ fn subtrie(hasher: Hasher, pairs: &[Pair], depth: usize) -> Node {
     }
 }
 
-/// Opens the paths to `keys` (at least one), all of which share their first `depth` bits with all
-/// of `pairs`.
+/// Opens the paths to `keys` (at least one), all of which share their first `depth` bits with all of `pairs`.
 fn open(hasher: Hasher, pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut MultiProof) {
     match pairs {
         [] | [_] => {

@@ -1,5 +1,4 @@
-//! Path proofs, multiproofs and witnesses as the crate `nomt-core` has them, and back (feature
-//! `nomt`).
+//! Path proofs, multiproofs and witnesses as the crate `nomt-core` has them, and back (feature `nomt`).
 //!
 //! Roots are the same, so a proof of one is a proof of the other; only order and form differ. Conversions check form,
 //! not truth: a converted proof has to be verified like the original. They work on proofs to be encoded
@@ -65,7 +64,7 @@ pub enum ConvertError {
     /// A terminal deeper than any trie.
     #[error("a terminal at depth {depth}")]
     TooDeep {
-        /// Its depth.
+        /// The terminal's depth.
         depth: usize,
     },
     /// A terminator whose position is not as deep as it has siblings or is said to be.

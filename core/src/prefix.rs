@@ -1,9 +1,8 @@
 //! Prefixes: bit strings of 0 to 256 bits, in 34 bytes. A prefix says where in the trie a node is,
 //! and at which keys a page begins and ends.
 //!
-//! Invariant: the bits from `len` on are zero, so that equality, order and hashing are those of the
-//! bytes. Prefixes are ordered by the first key below them; of two with the same first key, the
-//! shorter comes first.
+//! Invariant: the bits from `len` on are zero, so that equality, order and hashing are those of the bytes. Prefixes are
+//! ordered by the first key below them; of two with the same first key, the shorter comes first.
 //!
 //! ```
 //! use pleach_core::Prefix;
@@ -16,8 +15,7 @@
 
 use crate::node::Key;
 
-/// The place of a node in the trie, or of a page among pages: the first `len` bits of every key
-/// below it.
+/// The place of a node in the trie, or of a page among pages: the first `len` bits of every key below it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     bits: Key,
@@ -40,8 +38,7 @@ impl Prefix {
         Self { bits, len }
     }
 
-    /// The same from bytes that claim to be a prefix: `None` when `len` is more than 256 or a bit
-    /// beyond it is set.
+    /// The same from bytes that claim to be a prefix: `None` when `len` is more than 256 or a bit beyond it is set.
     #[inline]
     pub fn from_raw(bits: Key, len: u16) -> Option<Self> {
         if len > 256 {

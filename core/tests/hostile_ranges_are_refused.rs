@@ -313,8 +313,7 @@ fn changes_that_are_not_opened() {
             other => panic!("{other:?}"),
         }
     }
-    // An end of the range opens what was the leaf of 40, and only the sibling tells: it has two
-    // keys, or another one.
+    // An end of the range opens what was the leaf of 40, and only the sibling tells: it has two keys, or another one.
     let cases: [(&[u8], u8, u16); 2] =
         [(&[0x00, 0x40, 0x48], 0x50, 4), (&[0x00, 0x48, 0x60], 0x70, 3)];
     for (to, end, depth) in cases {
@@ -370,8 +369,7 @@ fn flags_and_siblings_that_say_less_than_they_could() {
 
 #[test]
 fn a_space_of_siblings_that_no_input_has() {
-    // Leaves at depth 256 need 256 siblings each, which are not there: refused before their
-    // places are walked.
+    // Leaves at depth 256 need 256 siblings each, which are not there: refused before their places are walked.
     let bottom: Vec<Terminal> = (0..100).map(|first| at(256, first)).collect();
     let bytes = range_of(bottom.clone(), vec![]);
     let error = as_range(&bytes, &ROOT, ALL);

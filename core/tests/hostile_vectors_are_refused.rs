@@ -1,5 +1,4 @@
-//! Hand-made encodings, most of which bring down a published verifier, each refused with its own
-//! error.
+//! Hand-made encodings, most of which bring down a published verifier, each refused with its own error.
 #![cfg(feature = "naive")]
 
 mod common;

@@ -171,8 +171,7 @@ fn verify_inner(kind: ProofKind, inner: &[u8], root: &Node) -> Result<(), Verify
     }
 }
 
-/// What is accepted after changes to `bytes` is true, and encoded as it would be; the second
-/// verifier says the same.
+/// What is accepted after changes to `bytes` is true, and encoded as it would be; the second verifier says the same.
 fn refuses_mutants(rng: &mut ChaCha8Rng, bytes: &[u8], tries: &Tries) {
     let roots = roots_of(tries);
     let over_all = roots.over_all(BLAKE3);

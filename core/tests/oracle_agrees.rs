@@ -112,8 +112,7 @@ fn check_update<H: Oracle>(set: &mut NaiveTrie, ops: &[Op]) {
     check_witness::<H>(&ours, prev, next);
 }
 
-/// The witness as the other crate has it, and checked as its users do: each path, then the reads,
-/// then the writes.
+/// The witness as the other crate has it, and checked as its users do: each path, then the reads, then the writes.
 fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
     let mut foreign = nomt::witness_to(H::HASHER, ours).expect("has a counterpart");
     let mut updates = Vec::new();

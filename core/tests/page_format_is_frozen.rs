@@ -1,9 +1,8 @@
 //! The same contents are the same bytes in every version of this crate.
 //!
-//! `golden/pages.txt` has a digest for each seeded page. A difference means that existing databases
-//! can no longer be read: then the format version changes too, and the file is written again with
-//! `PLEACH_BLESS=1 cargo test -p pleach-core --test page_format_is_frozen`, which also writes the
-//! same pages as seeds for the fuzz targets.
+//! `golden/pages.txt` has a digest for each seeded page. A difference means that existing databases can no longer be
+//! read: then the format version changes too, and the file is written again with `PLEACH_BLESS=1 cargo test -p
+//! pleach-core --test page_format_is_frozen`, which also writes the same pages as seeds for the fuzz targets.
 
 mod page_common;
 

@@ -1,5 +1,4 @@
-//! Whatever the bytes claim, verifying them holds at most four times their length (and a
-//! constant) at any moment.
+//! Whatever the bytes claim, verifying them holds at most four times their length (and a constant) at any moment.
 #![cfg(feature = "naive")]
 #![expect(unsafe_code, reason = "an allocator that counts has to be an allocator")]
 

@@ -1,10 +1,9 @@
 //! What the fuzz targets share: sets and batches cut from the fuzzer's bytes, and the checks.
 //!
-//! A target cuts its structures from the front with [`Input`]; when the bytes run out they are
-//! zeros, so every input is a valid one. Whole databases are opened by [`sim`] and compared with
-//! the oracle in [`model`]; [`api_model`], [`crash_schedule`], [`open_dir`], [`nomt_import`] and [`treelet_fold`] are what the
-//! targets of these names do, which `engine/tests/fuzz_models.rs`,
-//! `core/tests/fuzzed_treelets.rs` do with some inputs, too.
+//! A target cuts its structures from the front with [`Input`]; when the bytes run out they are zeros, so every input is
+//! a valid one. Whole databases are opened by [`sim`] and compared with the oracle in [`model`]; [`api_model`],
+//! [`crash_schedule`], [`open_dir`], [`nomt_import`] and [`treelet_fold`] are what the targets of these names do, which
+//! `engine/tests/fuzz_models.rs`, `core/tests/fuzzed_treelets.rs` do with some inputs, too.
 
 use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, Prefix, VerifyError,
@@ -272,8 +271,7 @@ pub fn framed(kind: ProofKind, ns: u8, outer: &[u8], inner: &[&[u8]]) -> Vec<u8>
     [&wire::header(Hasher::BLAKE3, kind, &sizes), outer, &inner].concat()
 }
 
-/// Under a limit of the hashes that are announced the verdict is that without limits; with one
-/// less there is none.
+/// Under a limit of the hashes that are announced the verdict is that without limits; with one less there is none.
 fn limits_hold<T: PartialEq + core::fmt::Debug>(
     verify: impl Fn(&Limits) -> Result<T, VerifyError>,
 ) {

@@ -2,9 +2,8 @@
 //! is refused with an error, or every value, root and witness is right or an error, in each of its
 //! namespaces and in each commit that its history still has.
 //!
-//! A commit at the log's end may be taken for torn and cut off: then the state is an earlier one,
-//! whole. Where the change has a good checksum, which no accident has, values may be wrong; nothing
-//! may panic or hang all the same.
+//! A commit at the log's end may be taken for torn and cut off: then the state is an earlier one, whole. Where the
+//! change has a good checksum, which no accident has, values may be wrong; nothing may panic or hang all the same.
 //!
 //! Input: a byte without meaning, one for the folder, one for the file, then changes; what is left
 //! says what is done to the database if it opens.
@@ -230,8 +229,7 @@ impl Changed {
     }
 }
 
-/// Gives the record at the start of `bytes` a good checksum, and the records behind it the links
-/// that they then need.
+/// Gives the record at the start of `bytes` a good checksum, and the records behind it the links that they then need.
 fn sign_record(bytes: &mut [u8]) {
     let (mut at, mut previous) = (0, None);
     while let Some(header) = bytes.get(at..at + HEADER_LEN)

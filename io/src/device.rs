@@ -5,11 +5,9 @@
 //! * transfers are whole pages at page-aligned offsets, except for writes of bytes through the page cache;
 //!   they are repeated until complete: a short transfer continues from where it stopped; after EINTR or EAGAIN it
 //!   is tried again, at most 16 times;
-//! * a transfer that moves nothing is [`IoError::Short`]; any other failure names file, offset and
-//!   operation;
+//! * a transfer that moves nothing is [`IoError::Short`]; any other failure names file, offset and operation;
 //! * a failed sync is never repeated by the device;
-//! * a successful sync covers exactly the writes to that file that had completed before it was
-//!   submitted.
+//! * a successful sync covers exactly the writes to that file that had completed before it was submitted.
 
 use core::any::Any;
 use core::fmt::Debug;
@@ -118,15 +116,13 @@ pub trait Device: Debug + Send + Sync + 'static {
 
     /// Length of a file in bytes.
     fn len(&self, file: &File) -> Result<u64>;
-    /// Sets the length of a file in bytes: cuts it, or extends it with zeros for which no space is
-    /// reserved.
+    /// Sets the length of a file in bytes: cuts it, or extends it with zeros for which no space is reserved.
     fn set_len(&self, file: &File, len: u64) -> Result<()>;
     /// Reserves space for the bytes `[offset, offset + len)`, extending the file. After a failure
     /// the file's length is what it was before.
     fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()>;
 
-    /// Fills the whole buffer on the calling thread. `offset` is a byte offset and a multiple of
-    /// the page size.
+    /// Fills the whole buffer on the calling thread. `offset` is a byte offset and a multiple of the page size.
     fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()>;
     /// Writes the first `pages` pages of the buffer on the calling thread, at byte `offset`.
     fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {

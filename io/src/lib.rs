@@ -1,10 +1,9 @@
 //! The device under Pleach: one directory of files, read and written in pages of 4 KiB.
 //!
-//! [`Device`] is a directory; it opens, grows and removes files, and makes single transfers on the
-//! calling thread. [`Queue`] is for many transfers at once: requests are pushed, submitted
-//! together, and come back in any order, each with its buffer. [`Runtime`] is the only source of
-//! threads, time and randomness. Everything above uses them as trait objects ([`Disk`],
-//! [`Executor`]), so the same compiled code runs on a real disk and in a simulation that can be cut
+//! [`Device`] is a directory; it opens, grows and removes files, and makes single transfers on the calling thread.
+//! [`Queue`] is for many transfers at once: requests are pushed, submitted together, and come back in any order, each
+//! with its buffer. [`Runtime`] is the only source of threads, time and randomness. Everything above uses them as trait
+//! objects ([`Disk`], [`Executor`]), so the same compiled code runs on a real disk and in a simulation that can be cut
 //! off at any moment.
 //!
 //! # Example

@@ -1,8 +1,7 @@
 //! The one source of threads, time and randomness.
 //!
-//! Background work is written as step functions. Production runs each on a thread of its own
-//! that sleeps while idle; the simulator runs them on the caller's thread in an order drawn from
-//! a seed.
+//! Background work is written as step functions. Production runs each on a thread of its own that sleeps while idle;
+//! the simulator runs them on the caller's thread in an order drawn from a seed.
 
 use core::any::Any;
 use core::time::Duration;

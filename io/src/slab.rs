@@ -1,8 +1,7 @@
 //! One allocation that is handed out in equal parts, or in runs of neighbouring parts.
 //!
 //! Invariants:
-//! * each part of the slab is free, or belongs to exactly one [`SlabPages`], which gives it back
-//!   when it is dropped;
+//! * each part of the slab is free, or belongs to exactly one [`SlabPages`], which gives it back when it is dropped;
 //! * the slab is neither freed nor moved nor given other physical pages while a pool, a buffer or
 //!   a ring that registered it exists: each of them holds an `Arc` of it;
 //! * a part holds whatever its last owner left in it.
@@ -35,7 +34,7 @@ struct SlabBitmap {
     from: usize,
     /// Parts handed out.
     taken: usize,
-    /// This one and all after it were never handed out.
+    /// Parts from this index on were never handed out.
     fresh: usize,
 }
 
@@ -101,8 +100,7 @@ impl SlabBitmap {
     }
 }
 
-// SAFETY: a slab owns its memory; `parts`, which is protected by a lock, says who may access which
-// part of it.
+// SAFETY: a slab owns its memory; `parts`, which is protected by a lock, says who may access which part of it.
 unsafe impl Send for Slab {}
 // SAFETY: as above; `&Slab` alone gives no access to the memory.
 unsafe impl Sync for Slab {}

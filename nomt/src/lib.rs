@@ -112,7 +112,7 @@ impl Root {
         self.0 == trie::TERMINATOR
     }
 
-    /// Its bytes.
+    /// The bytes of the root.
     pub fn into_inner(self) -> [u8; 32] {
         self.0
     }

@@ -57,10 +57,10 @@ impl Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// It could not be read.
+    /// The stream could not be read.
     #[error("the stream cannot be read: {0}")]
     Read(String),
-    /// It could not be written.
+    /// The stream could not be written.
     #[error("the stream cannot be written: {0}")]
     Write(String),
     /// The first block is not that of an export stream.
@@ -74,12 +74,12 @@ pub enum StreamError {
         "the stream has version {found}, this software knows {known}: read it with a later version"
     )]
     Version {
-        /// Its version.
+        /// The stream's version.
         found: u16,
         /// The version that can be read.
         known: u16,
     },
-    /// It ends within a block, or after one that is not the last.
+    /// The stream ends within a block, or after one that is not the last.
     #[error("the stream is cut off after {blocks} blocks: write it again, or copy it again")]
     Cut {
         /// Whole blocks.

@@ -37,8 +37,7 @@ impl RegionState {
     /// disjoint and in order, and their ranges are in the region.
     ///
     /// # Panics
-    /// When nodes are not in memory, records come out of order, or the new pages do not tile their
-    /// ranges.
+    /// When nodes are not in memory, records come out of order, or the new pages do not tile their ranges.
     pub fn relocate(
         &mut self,
         hasher: Hasher,

@@ -34,7 +34,7 @@ pub enum SpaceError {
     /// A file of more pages than page numbers can name.
     #[error("a file of {pages} pages is longer than page numbers reach")]
     TooLong {
-        /// Its pages.
+        /// Pages of the file.
         pages: u64,
     },
     /// An invalid free map.

@@ -327,7 +327,7 @@ fn digits(times: f64) -> String {
 enum Comparison {
     /// Pleach is so many times better.
     Times(f64),
-    /// They differ by less than they spread, or by less than a twentieth.
+    /// The figures differ by less than their spread, or by less than a twentieth.
     Same,
     /// The engine's commits survive something else than pleach's, so that a ratio has no meaning.
     Survives(Level),

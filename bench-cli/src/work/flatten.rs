@@ -241,7 +241,7 @@ fn reads<T>(
     })
 }
 
-/// Its changes, as blind writes.
+/// The changes of a layer, as blind writes.
 fn accesses(layer: &FlattenLayer) -> Vec<StateAccess> {
     let write = |(key, new): (&Key, &Option<u64>)| StateAccess {
         space: 0,

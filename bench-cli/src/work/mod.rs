@@ -79,7 +79,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Its name on the command line.
+    /// The workload's name on the command line.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Init(_) => "init",

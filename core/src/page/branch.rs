@@ -11,9 +11,8 @@
 //!
 //! * *cut* (`prefix_header.rs`): its level byte is 1 when the children are leaf pages, 2 when they are branch pages of
 //!   level 1, and so on; the page contains everything up to its log position.
-//! * *depth* is the length of the child's prefix. The prefix's bits are not stored: children tile
-//!   the page's prefix without gap or overlap, in order, so each starts where the one before it
-//!   ends.
+//! * *depth* is the length of the child's prefix. The prefix's bits are not stored: children tile the page's prefix
+//!   without gap or overlap, in order, so each starts where the one before it ends.
 //! * *page number* and *tag* say which page the child is; flag bit 0 says that it has none (an
 //!   empty prefix), and both are zero. *node* is the child's node with all committed changes,
 //!   whatever its page contains, so a child without a page may have one.
@@ -243,8 +242,7 @@ impl<'p> BranchBuilder<'p> {
     /// Starts a page, overwriting `page`.
     ///
     /// # Panics
-    /// When the prefix is longer than 255 bits, the level is 0, or the page number has more than 40
-    /// bits.
+    /// When the prefix is longer than 255 bits, the level is 0, or the page number has more than 40 bits.
     pub fn new(page: &'p mut Page, header: &BranchHeader) -> Self {
         assert!(header.level > 0, "leaf pages are level 0");
         assert!(header.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");

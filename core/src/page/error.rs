@@ -1,5 +1,4 @@
-//! Why bytes are refused as a page. One variant for each rule, so that a report can say what was
-//! broken.
+//! Why bytes are refused as a page. One variant for each rule, so that a report can say what was broken.
 
 use crate::page::kinds::{FileKind, PageType, StreamId, VERSION};
 

@@ -5,10 +5,9 @@
 //!  | XXH3-64 | page number | database | flush counter, incarnation | kind | type | version | namespace |
 //! ```
 //!
-//! The checksum covers bytes 8 to 4096. Its low 32 bits are the page's *tag*: a parent stores it, to
-//! tell the child it expects from an older page with the same number. Page number, database and
-//! kind are known to the reader beforehand, so a misdirected, foreign or cross-file page is found
-//! even though its checksum is right.
+//! The checksum covers bytes 8 to 4096. Its low 32 bits are the page's *tag*: a parent stores it, to tell the child it
+//! expects from an older page with the same number. Page number, database and kind are known to the reader beforehand,
+//! so a misdirected, foreign or cross-file page is found even though its checksum is right.
 //!
 //! ```
 //! use pleach_core::page::{PAGE_SIZE, header};

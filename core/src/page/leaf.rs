@@ -7,9 +7,8 @@
 //!
 //! * *cut* (`prefix_header.rs`): its level byte holds the levels between the prefix and the stored nodes: 0, 3 or 4.
 //!   The nodes are those of all 2^levels prefixes that are longer by that much, in order.
-//! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit
-//!   says that the value is an overflow cell ([`super::overflow`]). A value starts where the one
-//!   before it ends.
+//! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit says that the value
+//!   is an overflow cell ([`super::overflow`]). A value starts where the one before it ends.
 //! * *suffix*: the key without the whole bytes that the prefix gives. A byte that the prefix gives
 //!   in part is stored and agrees with it. Keys strictly increase.
 //!

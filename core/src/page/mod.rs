@@ -9,8 +9,7 @@
 //! ```
 //!
 //! * [`header`]: what all pages have in common, sealing and checking;
-//! * [`leaf`], [`branch`], [`stream`]: one page type each, and the only file that spells its
-//!   offsets;
+//! * [`leaf`], [`branch`], [`stream`]: one page type each, and the only file that spells its offsets;
 //! * [`overflow`]: the cell that stands for a value too long for a leaf page.
 //!
 //! Rules that hold for each type:

@@ -65,8 +65,7 @@ pub const fn pages_for(total_len: u64) -> u64 {
 
 /// The bytes of an overflow cell.
 ///
-/// [`Self::parse`] validates; a cell from a parsed [`LeafView`](crate::page::LeafView) was validated
-/// with it.
+/// [`Self::parse`] validates; a cell from a parsed [`LeafView`](crate::page::LeafView) was validated with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverflowCell<'a> {
     bytes: &'a [u8],

@@ -1,5 +1,4 @@
-//! The fields that leaf and branch pages share, since both are cut at a key prefix. Owner of bytes
-//! 36 to 82.
+//! The fields that leaf and branch pages share, since both are cut at a key prefix. Owner of bytes 36 to 82.
 //!
 //! ```text
 //! 36      37  38              40                                48       80      82

@@ -1,8 +1,7 @@
 //! The effects of a block on several namespaces, and the root over all after it: a witness in the [trie of
-//! roots](super::roots), and for each accessed namespace a witness in it.
-//! The outer witness says by its operation on a namespace what became of it, and whether an inner
-//! The operation of the outer witness on a namespace says what the block did with it, and whether an inner witness
-//! follows:
+//! roots](super::roots), and for each accessed namespace a witness in it. The outer witness says by its operation on a
+//! namespace what became of it, and whether an inner The operation of the outer witness on a namespace says what the
+//! block did with it, and whether an inner witness follows:
 //! | namespace | before | operation | inner witness |
 //! |---|---|---|---|
 //! | looked into, same root after | there | read | from its root to the same |
@@ -88,8 +87,7 @@ impl<'a> VerifiedNamespace<'a> {
     }
 }
 
-/// A block that leads from the root over all that it was checked against to a new one. Borrows the
-/// encoding.
+/// A block that leads from the root over all that it was checked against to a new one. Borrows the encoding.
 #[derive(Clone, Debug)]
 pub struct VerifiedBlock<'a> {
     namespaces: Vec<VerifiedNamespace<'a>>,

@@ -5,10 +5,9 @@
 //! range: one on the state before, one on the state after. Siblings that are the same on both
 //! sides stand in it once; inside of the range all of them are.
 //!
-//! A [witness](super::witness) of the writes proves a change of the *whole* space of keys as well,
-//! in fewer bytes: the new root that it leads to is the root after. A change proof is for a part
-//! of the keys, for roots that many commits lie between, and for readers that were not told what
-//! was written.
+//! A [witness](super::witness) of the writes proves a change of the *whole* space of keys as well, in fewer bytes: the
+//! new root that it leads to is the root after. A change proof is for a part of the keys, for roots that many commits
+//! lie between, and for readers that were not told what was written.
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
@@ -122,8 +121,7 @@ impl VerifiedChange<'_> {
     }
 }
 
-/// Checks a proof of what changed from `first` to `last` between two roots, within the default
-/// [`Limits`].
+/// Checks a proof of what changed from `first` to `last` between two roots, within the default [`Limits`].
 pub fn verify<'a>(
     hasher: Hasher,
     bytes: &'a [u8],
@@ -193,8 +191,7 @@ impl<'a> UnverifiedChange<'a> {
     }
 }
 
-/// What an encoding *claims*: well-formed, about the range from `first` to `last`, and checked
-/// against no roots.
+/// What an encoding *claims*: well-formed, about the range from `first` to `last`, and checked against no roots.
 pub fn decode<'a>(
     hasher: Hasher,
     bytes: &'a [u8],

@@ -35,8 +35,7 @@ pub enum VerifyError {
     /// The proof is about another root.
     #[error("the proof leads to another root")]
     RootMismatch,
-    /// A block's witness in a namespace leads to another root than the block's witness in the trie
-    /// of roots says.
+    /// A block's witness in a namespace leads to another root than the block's witness in the trie of roots says.
     #[error("the witness of namespace {ns} leads to another root than the block says")]
     NamespaceRoot {
         /// The namespace.
@@ -154,15 +153,13 @@ pub enum DecodeError {
     /// A sibling that did not change, and is there twice.
     #[error("a sibling that did not change is there twice")]
     RepeatedSibling,
-    /// A key of the trie of roots that is no namespace's, or a path that ends elsewhere than the
-    /// namespace's.
+    /// A key of the trie of roots that is no namespace's, or a path that ends elsewhere than the namespace's.
     #[error("not a namespace, or not the one that the proof names")]
     Namespace,
     /// An inner proof is missing, or there is one where nothing is to be proven.
     #[error("an inner proof is missing, or one too many")]
     Inner,
-    /// What a block does with a namespace is not in the one form that it has, or cannot be done
-    /// with it.
+    /// What a block does with a namespace is not in the one form that it has, or cannot be done with it.
     #[error(
         "a block cannot do this with a namespace, or encodes it in another form than the canonical one"
     )]
@@ -179,7 +176,7 @@ pub enum EncodeError {
     /// An operation lies under no terminal.
     #[error("operation {index} lies under no terminal")]
     OpOutOfScope {
-        /// Its index.
+        /// Index of the operation.
         index: usize,
     },
 }
@@ -194,8 +191,7 @@ pub enum BuildError {
     /// The proof is too large for the format.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// A multiproof of other keys than the range's ends (and, for a change proof, the keys that
-    /// changed).
+    /// A multiproof of other keys than the range's ends (and, for a change proof, the keys that changed).
     #[error(
         "the multiproof is not of the ends of the range and, in a change proof, the keys that changed"
     )]
@@ -203,7 +199,7 @@ pub enum BuildError {
     /// A pair that is out of order or outside of the range, or contradicts the multiproof.
     #[error("pair {index} is out of order, outside of the range or not what the multiproof says")]
     Pair {
-        /// Its index.
+        /// Index of the pair.
         index: usize,
     },
     /// A pair that the multiproof has at an end of the range is not among the pairs.

@@ -139,8 +139,7 @@ impl<'a> TerminalList<'a> {
         leaves.hash(hasher)
     }
 
-    /// Each terminal with its node and the fork with the next one; `leaves` are the
-    /// [`leaf_nodes`](Self::leaf_nodes).
+    /// Each terminal with its node and the fork with the next one; `leaves` are the [`leaf_nodes`](Self::leaf_nodes).
     pub(super) fn steps<'l>(
         &self,
         leaves: &'l [(Key, Node)],

@@ -1,8 +1,7 @@
 //! Multiproofs: what one root says about many keys, with each sibling once.
 //!
-//! The siblings are in the post-order in which `walk` takes them. A multiproof answers for every
-//! key that one of its terminals covers ([`VerifiedMulti::get`]); the [module above](super) has an
-//! example.
+//! The siblings are in the post-order in which `walk` takes them. A multiproof answers for every key that one of its
+//! terminals covers ([`VerifiedMulti::get`]); the [module above](super) has an example.
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
@@ -51,8 +50,7 @@ impl MultiProof {
         wire::assemble_terminals(hasher, ProofKind::Multi, terminals, &self.siblings)
     }
 
-    /// What an encoding *claims*, checked against no root: the inverse of
-    /// [`encode`](Self::encode).
+    /// What an encoding *claims*, checked against no root: the inverse of [`encode`](Self::encode).
     pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Self, DecodeError> {
         let unverified = decode(hasher, bytes)?;
         let terminals = unverified.terminals().collect();

@@ -1,9 +1,8 @@
 //! Proofs in a namespace, for whoever knows only the root over all namespaces.
 //!
-//! [`open`] verifies a path in the [trie of roots](super::roots) and gives the namespace's root
-//! with the inner proof, which its own verifier checks against that root. [`open_change`] does the
-//! same between two roots over all, with a change proof in the trie of roots and one in the
-//! namespace. What a block does is in [`block`](super::block).
+//! [`open`] verifies a path in the [trie of roots](super::roots) and gives the namespace's root with the inner proof,
+//! which its own verifier checks against that root. [`open_change`] does the same between two roots over all, with a
+//! change proof in the trie of roots and one in the namespace. What a block does is in [`block`](super::block).
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
@@ -46,8 +45,7 @@ use crate::{
 const SINGLE_ROOT_KINDS: &[ProofKind] =
     &[ProofKind::Path, ProofKind::Multi, ProofKind::Witness, ProofKind::Range];
 
-/// A namespace's root as the root over all has it, and a proof that is still to be verified.
-/// Borrows the encoding.
+/// A namespace's root as the root over all has it, and a proof that is still to be verified. Borrows the encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedNamespace<'a> {
     ns: u8,

@@ -49,8 +49,7 @@ impl PathProof {
         wire::assemble_terminals(hasher, ProofKind::Path, (1, &terminal), &self.siblings)
     }
 
-    /// What an encoding *claims*, checked against no root: the inverse of
-    /// [`encode`](Self::encode).
+    /// What an encoding *claims*, checked against no root: the inverse of [`encode`](Self::encode).
     pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Self, DecodeError> {
         let unverified = decode(hasher, bytes)?;
         let terminal = unverified.terminals().next().ok_or(DecodeError::Count)?;

@@ -90,8 +90,7 @@ impl VerifiedRange<'_> {
     }
 }
 
-/// Checks a proof of the range from `first` to `last` against a root, within the default
-/// [`Limits`].
+/// Checks a proof of the range from `first` to `last` against a root, within the default [`Limits`].
 pub fn verify<'a>(
     hasher: Hasher,
     bytes: &'a [u8],
@@ -119,8 +118,7 @@ pub fn verify_with<'a>(
     Ok(VerifiedRange { parts, root: *root, span })
 }
 
-/// What an encoding *claims*: well-formed, a tiling of the range from `first` to `last`, and
-/// checked against no root.
+/// What an encoding *claims*: well-formed, a tiling of the range from `first` to `last`, and checked against no root.
 pub fn decode<'a>(
     hasher: Hasher,
     bytes: &'a [u8],

@@ -1,10 +1,9 @@
 //! The roots of all namespaces, and the one root over them.
 //!
-//! A database has a trie for each of its namespaces. The root *over all* is the root, by the same
-//! rules, of a small trie: its key is the namespace's byte and 31 zero bytes, its value hash is the
-//! namespace's root as it is. A namespace that exists and is empty has the
-//! [terminator](crate::TERMINATOR) as its root, so 32 zero bytes as its value hash; one that does
-//! not exist has no leaf. Two keys differ in their first byte, so nothing is deeper than 8.
+//! A database has a trie for each of its namespaces. The root *over all* is the root, by the same rules, of a small
+//! trie: its key is the namespace's byte and 31 zero bytes, its value hash is the namespace's root as it is. A
+//! namespace that exists and is empty has the [terminator](crate::TERMINATOR) as its root, so 32 zero bytes as its
+//! value hash; one that does not exist has no leaf. Two keys differ in their first byte, so nothing is deeper than 8.
 //!
 //! ```
 //! use pleach_core::proof::{NamespaceRoots, path, roots};

@@ -1,11 +1,9 @@
-//! Two lists of terminals, before and after, of the same range: what they say has changed, and
-//! whether that is all.
+//! Two lists of terminals, before and after, of the same range: what they say has changed, and whether that is all.
 //!
-//! Terminals and siblings of a proof cut the space of keys into cells. Where both sides have a
-//! terminal, both values are known. Where one side has a terminal and the other a sibling below
-//! it, that sibling has to be the node that the terminal has there: its leaf, or nothing. Where
-//! both have a sibling, it has to be the same one. So a key of the range that is not listed has
-//! not changed (`docs/proofs.md`).
+//! Terminals and siblings of a proof cut the space of keys into cells. Where both sides have a terminal, both values
+//! are known. Where one side has a terminal and the other a sibling below it, that sibling has to be the node that the
+//! terminal has there: its leaf, or nothing. Where both have a sibling, it has to be the same one. So a key of the
+//! range that is not listed has not changed (`docs/proofs.md`).
 
 use alloc::vec::Vec;
 
@@ -209,8 +207,7 @@ fn len(count: u64) -> Result<usize, DecodeError> {
 /// The siblings of both sides in one list, those that are the same on both sides once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MergedSiblings {
-    /// For each sibling outside of the range that both sides have, a bit: it differs, and both
-    /// nodes stand in the list.
+    /// For each sibling outside of the range that both sides have, a bit: it differs, and both nodes stand in the list.
     pub(super) flags: Vec<u8>,
     pub(super) nodes: Vec<Node>,
 }

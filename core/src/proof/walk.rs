@@ -1,12 +1,10 @@
-//! Subtries completed from left to right: how one flat list of siblings belongs to many
-//! terminals.
+//! Subtries completed from left to right: how one flat list of siblings belongs to many terminals.
 //!
-//! Terminals come in key order. A finished subtrie climbs, one sibling a level, up to the level
-//! right below the next fork: the deeper of where its path parts from the left neighbour's and
-//! from the right neighbour's. If the fork is with the left, the two combine there and the
-//! result climbs on; otherwise it waits on the stack for its right side. So the siblings are in
-//! post-order: all of the left subtree, its climb, all of the right subtree, its climb, the climb
-//! of both.
+//! Terminals come in key order. A finished subtrie climbs, one sibling a level, up to the level right below the next
+//! fork: the deeper of where its path parts from the left neighbour's and from the right neighbour's. If the fork is
+//! with the left, the two combine there and the result climbs on; otherwise it waits on the stack for its right side.
+//! So the siblings are in post-order: all of the left subtree, its climb, all of the right subtree, its climb, the
+//! climb of both.
 
 use alloc::vec::Vec;
 

@@ -4,8 +4,7 @@
 //! is the result. Below each terminal the new subtrie follows from the old leaf (if there was one
 //! and it stays) and the keys put there; above, from the same siblings.
 //!
-//! An empty batch has neither terminals nor operations; its witness is valid for every root and
-//! changes nothing.
+//! An empty batch has neither terminals nor operations; its witness is valid for every root and changes nothing.
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
@@ -84,8 +83,7 @@ impl Witness {
         wire::assemble(hasher, ProofKind::Witness, &sizes, sections)
     }
 
-    /// What an encoding *claims*, checked against no root: the inverse of
-    /// [`encode`](Self::encode).
+    /// What an encoding *claims*, checked against no root: the inverse of [`encode`](Self::encode).
     pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Self, DecodeError> {
         let unverified = decode(hasher, bytes)?;
         let terminals = unverified.terminals().collect();
@@ -155,8 +153,7 @@ impl VerifiedWitness<'_> {
     }
 }
 
-/// Checks a witness against the root before the batch and computes the root after it, within the
-/// default [`Limits`].
+/// Checks a witness against the root before the batch and computes the root after it, within the default [`Limits`].
 pub fn verify<'a>(
     hasher: Hasher,
     bytes: &'a [u8],

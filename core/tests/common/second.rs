@@ -207,8 +207,7 @@ impl Apart<'_> {
         self.range.0 <= prefix.first_key() && prefix.last_key() <= *self.range.1
     }
 
-    /// All siblings below `prefix`, where these terminals are; a side whose terminal is above has
-    /// none.
+    /// All siblings below `prefix`, where these terminals are; a side whose terminal is above has none.
     fn below(&mut self, prefix: &Prefix, mut sides: [Option<Vec<Terminal>>; 2]) -> Option<()> {
         for side in &mut sides {
             side.take_if(|list| list[0].depth() == prefix.len());

@@ -1,9 +1,7 @@
-//! A queue over threads that call pread, pwrite and fdatasync, for systems where io_uring is
-//! missing or forbidden.
+//! A queue over threads that call pread, pwrite and fdatasync, for systems where io_uring is missing or forbidden.
 //!
-//! A device has one pool, shared by its queues; it starts with the first queue and ends with the
-//! device's last handle. Idle threads sleep on the pool's channel, a waiting queue sleeps on its
-//! own.
+//! A device has one pool, shared by its queues; it starts with the first queue and ends with the device's last handle.
+//! Idle threads sleep on the pool's channel, a waiting queue sleeps on its own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,8 +63,7 @@ fn serve(inbox: &Receiver<BlockingJob>) {
             RequestKind::Write => files::write(file.downcast(), &buf, offset),
             RequestKind::Sync => files::sync(file.downcast()),
         };
-        // Before the reply: when the caller has all completions and drops its handle, the file
-        // is closed.
+        // Before the reply: when the caller has all completions and drops its handle, the file is closed.
         drop(file);
         // A queue waits for its completions before it is dropped.
         let _ = reply.send(Completion { token, buf, result });

@@ -2,8 +2,7 @@
 //!
 //! Invariants:
 //! * a name is one plain component and never a symbolic link; what is opened is a regular file;
-//! * O_DIRECT is set after opening, by fcntl, so that a file system that refuses it cannot leave
-//!   a half-created file;
+//! * O_DIRECT is set after opening, by fcntl, so that a file system that refuses it cannot leave a half-created file;
 //! * errors come from the calls' return values; errno is never read.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -190,8 +189,7 @@ fn direct_align(fd: &OwnedFd) -> u32 {
         .unwrap_or(SECTOR)
 }
 
-/// One transfer, repeated until it is complete or has failed. The kernel uses `buf` only for the
-/// duration of each call.
+/// One transfer, repeated until it is complete or has failed. The kernel uses `buf` only for the duration of each call.
 pub(super) fn write(file: &OsFile, buf: &[u8], offset: u64) -> Result<()> {
     check_range(file.name(), RequestKind::Write, offset, buf.len(), file.0.unit)?;
     let progress = TransferProgress::new(RequestKind::Write, buf.len(), file.align());

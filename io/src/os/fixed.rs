@@ -1,8 +1,7 @@
 //! A ring's registered memory: one pool's slab.
 //!
-//! Registering pins the pages once instead of for each request; every page reader of the engine does so.
-//! The ring holds the slab as long as requests may use it, so the pages that were pinned are the pages
-//! that the process sees.
+//! Registering pins the pages once instead of for each request; every page reader of the engine does so. The ring holds
+//! the slab as long as requests may use it, so the pages that were pinned are the pages that the process sees.
 #![expect(unsafe_code, reason = "the kernel keeps the slab's pages")]
 
 use std::sync::Arc;
@@ -51,9 +50,8 @@ impl FixedMemory {
                 iov_len: piece.min(len - at),
             })
             .collect();
-        // SAFETY: the pieces are inside the slab's memory, which `self.slab` keeps until the ring
-        // is closed. The kernel writes there only on behalf of requests, each of which owns its
-        // part of the slab.
+        // SAFETY: the pieces are inside the slab's memory, which `self.slab` keeps until the ring is closed. The kernel
+        // writes there only on behalf of requests, each of which owns its part of the slab.
         let registered = unsafe { ring.register_buffers(&pieces) };
         if registered.is_err() {
             return false;

@@ -1,16 +1,14 @@
 //! The folder's lock against other processes, and against being opened twice by this one.
 //!
 //! Rules:
-//! 1. The lock is `flock` on the file `LOCK`: it belongs to the open file description, so two
-//!    openings in one process conflict, and the kernel drops it with the description's last
-//!    reference when its holder dies, however it dies.
+//! 1. The lock is `flock` on the file `LOCK`: it belongs to the open file description, so two openings in one process
+//!    conflict, and the kernel drops it with the description's last reference when its holder dies, however it dies.
 //! 2. An exclusive owner also locks the folder itself, and writes into `LOCK` which process it is;
 //!    it blanks the text on leaving. The text only serves the error message and the wait of rule 4: a stale one blocks
 //!    nobody, and neither does a full disk that does not take it. The file keeps its length, so that
 //!    the next owner's text needs no room. A process id alone says little: in each container the first process is 1.
-//! 3. A shared holder locks `LOCK`, created if need be; where the file is missing and cannot be
-//!    created (read-only folder or file system), it locks the folder itself, which a later
-//!    exclusive owner collides with.
+//! 3. A shared holder locks `LOCK`, created if need be; where the file is missing and cannot be created (read-only
+//!    folder or file system), it locks the folder itself, which a later exclusive owner collides with.
 //! 4. Requests in a ring outlive a killed process: the kernel closes its files at once and its rings later. So that a
 //!    dead owner's last write cannot land under the next owner, each ring holds a reference to the exclusive owner's
 //!    `LOCK` ([`HeldLock`]), which the kernel returns only when the ring's last request has ended. Whoever finds the
@@ -38,8 +36,7 @@ use super::error::failed;
 /// Name of the lock file; `list` hides it and `open` refuses it.
 pub(super) const LOCK_NAME: &str = "LOCK";
 
-/// How long to retry when the lock names no owner: the owner may be between locking and
-/// writing.
+/// How long to retry when the lock names no owner: the owner may be between locking and writing.
 const UNNAMED: Duration = Duration::from_millis(20);
 
 /// How long to wait for the lock of an owner that has ended, or may have (`last-writes` in docs/io.md).

@@ -81,8 +81,7 @@ impl TransferProgress {
         (usize::try_from(self.next).unwrap_or(usize::MAX), u32::try_from(count).unwrap_or(u32::MAX))
     }
 
-    /// Takes the result of the attempt that [`TransferProgress::span`] described: a count, or a negated
-    /// errno.
+    /// Takes the result of the attempt that [`TransferProgress::span`] described: a count, or a negated errno.
     pub(super) fn advance(&mut self, result: i32) -> TransferOutcome {
         if result < 0 {
             return self.refused(result.saturating_neg());

@@ -1,13 +1,11 @@
 //! A ring's table of registered files.
 //!
-//! Registering saves the kernel two atomic operations on a shared counter for each request.
-//! Invariants:
+//! Registering saves the kernel two atomic operations on a shared counter for each request. Invariants:
 //! * a file is registered at its [`THRESHOLD`]-th request on this ring, so that short-lived files
 //!   never are, and at most [`ENTRIES`] are at a time; all others go by descriptor;
 //! * a registration keeps the kernel's file (and its space, if removed) alive, so an entry is removed at the first
 //!   submission after its last handle was closed;
-//! * the last entry keeps a reference to the folder's lock (`lock.rs`, `last-writes`); no request names
-//!   it;
+//! * the last entry keeps a reference to the folder's lock (`lock.rs`, `last-writes`); no request names it;
 //! * where registering is refused, everything goes by descriptor.
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -71,8 +69,7 @@ impl FileTable {
         }
     }
 
-    /// Lets the ring hold `lock` for as long as its last request takes. To be called before the
-    /// first submission.
+    /// Lets the ring hold `lock` for as long as its last request takes. To be called before the first submission.
     pub(super) fn register_lock(&mut self, ring: &Submitter<'_>, lock: &OwnedFd) {
         if self.ensure_table(ring) {
             // Refused: `last-writes` then depends on the kernel's speed.

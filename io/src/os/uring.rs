@@ -14,9 +14,8 @@
 //!   offered again;
 //! * slots = free + staged + in the ring; a submission entry always has room, since the ring has
 //!   one for each slot, and the completion ring has two;
-//! * the ring belongs to the thread that submits first. Elsewhere `submit` and `wait` are errors
-//!   (EEXIST), and a queue dropped elsewhere with requests in flight leaks their buffers rather
-//!   than free memory that the kernel writes to.
+//! * the ring belongs to the thread that submits first. Elsewhere `submit` and `wait` are errors (EEXIST), and a queue
+//!   dropped elsewhere with requests in flight leaks their buffers rather than free memory that the kernel writes to.
 //!
 //! A completion wakes a sleeper; a signal does, too, and it sleeps again. Only a disk that never answers lets it sleep
 //! for ever.
@@ -77,8 +76,7 @@ pub(super) struct RingQueue {
     free: Vec<u32>,
     staged: VecDeque<u32>,
     ready: VecDeque<Completion>,
-    /// Entries pushed to the ring whose completions have not been seen, whether or not the
-    /// kernel has taken them.
+    /// Entries pushed to the ring whose completions have not been seen, whether or not the kernel has taken them.
     in_ring: usize,
     files: FileTable,
     fixed: FixedMemory,
@@ -131,10 +129,9 @@ impl RingQueue {
             let target = self.files.target(&ring, running.file.downcast());
             let user_data = u64::from(slot.generation) << 32 | u64::from(number);
             let entry = entry(running, target, &self.fixed).user_data(user_data);
-            // SAFETY: the entry points into the buffer of a slot. The slot owns the buffer and
-            // its file until the entry's completion was seen, it does not move (`slots` is never
-            // resized), nothing touches the buffer meanwhile, and dropping the queue waits for
-            // the completion or leaks the slots.
+            // SAFETY: the entry points into the buffer of a slot. The slot owns the buffer and its file until the
+            // entry's completion was seen, it does not move (`slots` is never resized), nothing touches the buffer
+            // meanwhile, and dropping the queue waits for the completion or leaks the slots.
             let pushed = unsafe { entries.push(&entry) };
             if pushed.is_err() {
                 // Cannot be: the ring has an entry for each slot.

@@ -1,9 +1,8 @@
 //! The bytes of one simulated file as a copy-on-write map of pages.
 //!
-//! Invariants: cloning costs one reference count per [`FAN`] pages; a page without a slot is a
-//! hole and reads as zeros; a slot is space that the file occupies (reserved space holds a shared
-//! page of zeros). Slots past the length exist only while a crash image is being assembled;
-//! [`Content::trim`] ends that.
+//! Invariants: cloning costs one reference count per [`FAN`] pages; a page without a slot is a hole and reads as zeros;
+//! a slot is space that the file occupies (reserved space holds a shared page of zeros). Slots past the length exist
+//! only while a crash image is being assembled; [`Content::trim`] ends that.
 
 use core::fmt;
 use std::collections::BTreeSet;

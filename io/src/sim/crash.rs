@@ -1,10 +1,9 @@
 //! What a power failure leaves: at each crash point the durable bytes and, of all pending changes, those that an
 //! outcome keeps.
 //!
-//! Pending are, in the order in which they reached the disk: changes of the folder since its last
-//! sync; and for each file, writes (in flight, or complete and not covered by a sync), lengths and
-//! reservations. Each has a fate of its own; a write's data has one for each 512-byte sector, and
-//! its new length has one too.
+//! Pending are, in the order in which they reached the disk: changes of the folder since its last sync; and for each
+//! file, writes (in flight, or complete and not covered by a sync), lengths and reservations. Each has a fate of its
+//! own; a write's data has one for each 512-byte sector, and its new length has one too.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -112,8 +111,7 @@ impl CrashPoint {
         Self { boundary, marks, marked, names: state.durable_names.clone(), files, items }
     }
 
-    /// Number of events before the crash: what [`Trace::crash_point`](super::Trace::crash_point)
-    /// takes.
+    /// Number of events before the crash: what [`Trace::crash_point`](super::Trace::crash_point) takes.
     pub fn boundary(&self) -> usize {
         self.boundary
     }

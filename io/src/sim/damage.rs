@@ -43,7 +43,7 @@ pub enum Damage {
     Truncate {
         /// The file's name.
         file: String,
-        /// Its new length, shorter than before.
+        /// The new length in bytes, shorter than before.
         len: u64,
     },
 }

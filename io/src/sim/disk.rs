@@ -135,8 +135,7 @@ impl SimDisk {
         self.lock_inner().used()
     }
 
-    /// The disk's virtual clock, to be shared with a
-    /// [`SimRuntime`](super::SimRuntime::with_clock).
+    /// The disk's virtual clock, to be shared with a [`SimRuntime`](super::SimRuntime::with_clock).
     pub fn clock(&self) -> SimClock {
         self.lock_inner().clock.clone()
     }

@@ -1,5 +1,4 @@
-//! What goes wrong while the disk is used: rules that name an operation, and rates from which
-//! the seed draws.
+//! What goes wrong while the disk is used: rules that name an operation, and rates from which the seed draws.
 //!
 //! A fault is decided when its operation is submitted, and each one that strikes is put in the
 //! [ledger](super::ledger). Retrying is the device's duty, so the simulated device retries as the
@@ -111,8 +110,7 @@ impl FaultRule {
         Self { when: FaultTrigger::Operation(number), times, operation: None, file: None, fault }
     }
 
-    /// `fault` at the `nth` time that `operation` is done on a file whose name starts with
-    /// `file`.
+    /// `fault` at the `nth` time that `operation` is done on a file whose name starts with `file`.
     pub fn nth(
         operation: Operation,
         file: &str,
@@ -237,8 +235,7 @@ impl Faults {
         self.rates = FaultRates::default();
     }
 
-    /// The fault of one attempt. `number` is the operation's; `first` says that this is its first
-    /// attempt.
+    /// The fault of one attempt. `number` is the operation's; `first` says that this is its first attempt.
     pub(super) fn strike(&mut self, rng: &mut Rng, attempt: &Attempt<'_>) -> Option<Fault> {
         let mut hit = None;
         for armed in &mut self.rules {

@@ -1,9 +1,7 @@
-//! A live simulated disk behind its lock: numbers operations, decides faults and turns each
-//! operation into events.
+//! A live simulated disk behind its lock: numbers operations, decides faults and turns each operation into events.
 //!
-//! A transfer has two halves. *Starting* numbers the operation, decides its end and, for a write,
-//! hands the data to the device; *finishing* makes it complete. A blocking call does both at
-//! once, a queue puts time between them.
+//! A transfer has two halves. *Starting* numbers the operation, decides its end and, for a write, hands the data to the
+//! device; *finishing* makes it complete. A blocking call does both at once, a queue puts time between them.
 
 use core::time::Duration;
 use std::sync::Arc;

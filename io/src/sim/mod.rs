@@ -1,10 +1,9 @@
 //! A disk and an executor that exist only in memory and whose every choice comes from a seed.
 //!
-//! [`SimDisk`] is a [`Device`](crate::Device) that knows what is durable, what reads see and what
-//! is pending in between; it injects faults and lists them in a ledger. It records what happens:
-//! a [`Trace`] is walked afterwards, and at each [`CrashPoint`] gives images of what a power
-//! failure could have left, each of which is a fresh disk to recover on. [`SimRuntime`] is a
-//! [`Runtime`](crate::Runtime) that runs background tasks on the caller's thread.
+//! [`SimDisk`] is a [`Device`](crate::Device) that knows what is durable, what reads see and what is pending in
+//! between; it injects faults and lists them in a ledger. It records what happens: a [`Trace`] is walked afterwards,
+//! and at each [`CrashPoint`] gives images of what a power failure could have left, each of which is a fresh disk to
+//! recover on. [`SimRuntime`] is a [`Runtime`](crate::Runtime) that runs background tasks on the caller's thread.
 //!
 //! `docs/simulation.md` says what is modelled and what is not.
 //!

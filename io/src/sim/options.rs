@@ -7,8 +7,7 @@ use super::faults::{FaultRates, FaultRule};
 pub struct Quota {
     /// Bytes that files may occupy together, holes excepted.
     pub bytes: u64,
-    /// Error number when it is exceeded: [`ENOSPC`](super::code::ENOSPC) or
-    /// [`EDQUOT`](super::code::EDQUOT).
+    /// Error number when it is exceeded: [`ENOSPC`](super::code::ENOSPC) or [`EDQUOT`](super::code::EDQUOT).
     pub code: i32,
 }
 

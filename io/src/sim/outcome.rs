@@ -23,11 +23,10 @@ pub enum CrashMode {
     Only(usize),
     /// The first ones, up to this number.
     Prefix(usize),
-    /// Each by the seed: dropped, kept, or a write in pieces: torn at a sector, random sectors,
-    /// garbage sectors (a quarter kept, a quarter dropped, half garbage), length without data or
-    /// data without length.
+    /// Each by the seed: dropped, kept, or a write in pieces: torn at a sector, random sectors, garbage sectors (a
+    /// quarter kept, a quarter dropped, half garbage), length without data or data without length.
     Random(u64),
-    /// Those whose bit is set; [`Grain`] says what a bit is.
+    /// Kept items have their bit set; [`Grain`] says what a bit is.
     Subset(Grain, u16),
 }
 

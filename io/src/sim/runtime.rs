@@ -1,18 +1,15 @@
 //! [`SimRuntime`]: background tasks on the caller's thread, in an order drawn from a seed.
 //!
-//! Tasks run only inside [`Runtime::wait`], [`SimRuntime::step_some`] and the drop of a handle;
-//! in between, the foreground runs alone. Of all runnable tasks the seed picks one and it takes
-//! one step. Time is virtual: it moves a little per step, and jumps to the next timer when
-//! nothing is runnable.
+//! Tasks run only inside [`Runtime::wait`], [`SimRuntime::step_some`] and the drop of a handle; in between, the
+//! foreground runs alone. Of all runnable tasks the seed picks one and it takes one step. Time is virtual: it moves a
+//! little per step, and jumps to the next timer when nothing is runnable.
 //!
-//! Re-entrancy: a step may itself wait (or be a whole foreground call); that steps the *other*
-//! tasks, not the running ones. No lock of the runtime is held during a step, nor while `done` is
-//! called. A caller that waits while it holds a lock of its own that a task takes stops for ever,
-//! since there is only this one thread.
+//! Re-entrancy: a step may itself wait (or be a whole foreground call); that steps the *other* tasks, not the running
+//! ones. No lock of the runtime is held during a step, nor while `done` is called. A caller that waits while it holds a
+//! lock of its own that a task takes stops for ever, since there is only this one thread.
 //!
-//! Deadlock: nothing runnable, no timer, and what is waited for has not happened. That panics and
-//! lists the tasks; so does a `done` that is true although its event was never notified: on real
-//! threads the caller would sleep for ever.
+//! Deadlock: nothing runnable, no timer, and what is waited for has not happened. That panics and lists the tasks; so
+//! does a `done` that is true although its event was never notified: on real threads the caller would sleep for ever.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -189,8 +186,7 @@ impl SimRuntime {
         }
     }
 
-    /// Moves time to the next timer, but not beyond `limit`; false when there is nothing to wait
-    /// for.
+    /// Moves time to the next timer, but not beyond `limit`; false when there is nothing to wait for.
     fn jump(&self, limit: Option<Duration>) -> bool {
         let timers = self.0.tasks.lock();
         let next = timers.entries.values().filter_map(|entry| match entry.mode {

@@ -1,9 +1,8 @@
 //! The file system as a pure state machine: [`DiskState::apply`] is the one place that says what an
 //! event does to the bytes that reads see, to the durable bytes and to what is pending.
 //!
-//! A live disk applies each event as it happens and records it; a trace applies the same events
-//! again to reach any crash point. All chance is decided before an event is made, so both arrive at
-//! the same state.
+//! A live disk applies each event as it happens and records it; a trace applies the same events again to reach any
+//! crash point. All chance is decided before an event is made, so both arrive at the same state.
 //!
 //! Invariants, for each file without failed syncs and damage: `visible` = `durable` + `done` in
 //! order + the shown ones of `in_flight`; a successful sync moves a prefix of `done` to `durable`:
@@ -395,8 +394,7 @@ impl FileState {
         }
     }
 
-    /// What reads would see if nothing had ever been lost: the durable bytes and all that is
-    /// pending on top.
+    /// What reads would see if nothing had ever been lost: the durable bytes and all that is pending on top.
     fn refold(&self) -> Content {
         let mut content = self.durable.clone();
         let shown = self.in_flight.iter().filter(|write| write.shown).map(|write| &write.body);

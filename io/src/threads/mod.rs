@@ -118,7 +118,7 @@ struct EventInner {
 struct EventState {
     /// Notifications so far.
     number: u64,
-    /// Those of them that were urgent.
+    /// Urgent notifications among these.
     urgent: u64,
     /// Threads that sleep until the next notification: without one a notification is no system call.
     sleepers: usize,
@@ -334,8 +334,7 @@ impl Runtime for Threads {
     }
 }
 
-/// Randomness where the system call is forbidden: the standard library has its own ways to seed
-/// its hash maps.
+/// Randomness where the system call is forbidden: the standard library has its own ways to seed its hash maps.
 fn keyed_random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

@@ -182,8 +182,7 @@ impl Call {
     fn end(&self, panic: Option<Panic>) {
         let mut state = lock(&self.state);
         state.running -= 1;
-        // Of further panics the payload is leaked: dropping it is somebody's code, and might
-        // panic in turn.
+        // Of further panics the payload is leaked: dropping it is somebody's code, and might panic in turn.
         let surplus = if state.panic.is_none() {
             state.panic = panic;
             None

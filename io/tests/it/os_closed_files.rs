@@ -1,7 +1,6 @@
 //! A ring's registration must not keep a closed file, and its space, alive.
 //!
-//! A write lease is granted only while nobody else has the file open, rings included, so it
-//! tells.
+//! A write lease is granted only while nobody else has the file open, rings included, so it tells.
 
 #![expect(unsafe_code, reason = "leases have no safe wrapper here")]
 

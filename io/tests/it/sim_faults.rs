@@ -1,5 +1,4 @@
-//! Faults strike exactly where they were set, look to the caller like the real thing, and are in
-//! the ledger.
+//! Faults strike exactly where they were set, look to the caller like the real thing, and are in the ledger.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};

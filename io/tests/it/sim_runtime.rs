@@ -1,5 +1,4 @@
-//! The simulated executor keeps the contract of `Runtime`, explores orders, and says so when
-//! nothing can go on.
+//! The simulated executor keeps the contract of `Runtime`, explores orders, and says so when nothing can go on.
 
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
