@@ -275,10 +275,7 @@ fn what_the_other_crate_cannot_express_is_an_error() {
     theirs.siblings.truncate(4);
     theirs.terminal =
         PathProofTerminal::Terminator(TriePosition::from_path_and_depth([0xff; 32], 5));
-    assert_eq!(
-        nomt::path_from(&theirs),
-        Err(ConvertError::Position { expected: 4, found: 5 })
-    );
+    assert_eq!(nomt::path_from(&theirs), Err(ConvertError::Position { expected: 4, found: 5 }));
     theirs.siblings.push([3; 32]);
     let terminal = nomt::path_from(&theirs).unwrap().terminal;
     assert_eq!(terminal, Terminal::Terminator { prefix: Prefix::new(&[0xff; 32], 5) });

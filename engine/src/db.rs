@@ -65,7 +65,8 @@ impl Db {
     ///
     /// Blocks while it reads the newest image and replays the log behind it: seconds after a kill.
     ///
-    /// # Errors A wrong, foreign or newer folder, another hasher, a second process, damage: each has its own variant,
+    /// # Errors
+    /// A wrong, foreign or newer folder, another hasher, a second process, damage: each has its own variant,
     /// and nothing has been changed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
@@ -121,6 +122,7 @@ impl Db {
 
     /// [`Self::copy_to`] another device of the same kind.
     ///
+    /// # Errors
     /// As [`Self::copy_to`].
     pub fn copy_on(
         &self,
@@ -168,7 +170,8 @@ impl Db {
     ///
     /// Blocks while it reads what the writing process has added to the log.
     ///
-    /// # Errors Errors of reading; errors of opening, where image and log are read anew.
+    /// # Errors
+    /// Errors of reading; errors of opening, where image and log are read anew.
     pub fn refresh(&self) -> Result<u64> {
         self.0.refresh()?;
         Ok(self.commit_number())
@@ -181,7 +184,8 @@ impl Db {
     /// What later commits replaced is read from the device where memory has no room for it
     /// ([`Options::history_bytes`](crate::Options::history_bytes)).
     ///
-    /// # Errors [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
     /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; errors of reading.
     pub fn at(&self, commit: u64) -> Result<Session> {
         let engine = self.0.open_engine()?;
@@ -236,7 +240,8 @@ impl Db {
     /// this older commit; the commits in between are still in the history. Commits that a restore, a follower or a
     /// repair has made again are no rollbacks.
     ///
-    /// # Errors As [`Self::at`], for the commit before it: the oldest commit of the history has no record of this.
+    /// # Errors
+    /// As [`Self::at`], for the commit before it: the oldest commit of the history has no record of this.
     pub fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
         self.commit_fact(commit, Undo::rolled_back_to)
     }
@@ -273,7 +278,8 @@ impl Db {
     /// same value again counts; one that drops or restores the namespace does not. Values are those of the states
     /// before and after ([`Self::at`]).
     ///
-    /// # Errors The iterator gives them: [`Error::SnapshotTooOld`] where the rest of the range begins before the
+    /// # Errors
+    /// The iterator gives them: [`Error::SnapshotTooOld`] where the rest of the range begins before the
     /// history, [`Error::HistoryLost`] where the history is damaged there, [`Error::Closed`], errors of reading.
     pub fn changes_of<'a, R: RangeBounds<u64>>(
         &'a self,
@@ -337,7 +343,8 @@ impl Db {
     /// Undoes exactly the newest `commits` commits: [`Self::rollback_to`] the commit before them, with
     /// [`Error::StaleParent`] when another commit comes between. With 0 nothing changes.
     ///
-    /// # Errors [`Error::TooFarBack`] when there are fewer commits; [`Error::StaleParent`]; errors of
+    /// # Errors
+    /// [`Error::TooFarBack`] when there are fewer commits; [`Error::StaleParent`]; errors of
     /// [`Self::rollback_to`].
     pub fn rollback(&self, commits: u64) -> Result<u64> {
         // A close that comes meanwhile waits for the rollback.
@@ -370,7 +377,8 @@ impl Db {
     ///
     /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
     ///
-    /// # Errors [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged,
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged,
     /// [`Error::NoSuchCommit`] after the newest commit; [`Error::StaleParent`] when other commits came between at each
     /// of several tries; [`Error::BatchTooLarge`] when more was changed since than fits a record; errors of a commit.
     pub fn rollback_to(&self, commit: u64) -> Result<u64> {
@@ -411,7 +419,8 @@ impl Db {
     ///
     /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
     ///
-    /// # Errors [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while a dropped namespace of this number can
+    /// # Errors
+    /// [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while a dropped namespace of this number can
     /// still be read ([`Pin::readable`]), or when ten seconds were not enough; [`Error::StaleParent`] when other
     /// commits came between at each of many tries; errors of a commit.
     pub fn add_namespace(&self, namespace: u8) -> Result<u64> {
@@ -569,7 +578,8 @@ impl Db {
     /// Waits until the background has reduced the buffered changes to `max_buffered_entries` keys, or cannot reduce
     /// them any further.
     ///
-    /// # Errors [`Full`](Error::Full) when there is no room for pages, [`Quarantined`](Error::Quarantined) when the
+    /// # Errors
+    /// [`Full`](Error::Full) when there is no room for pages, [`Quarantined`](Error::Quarantined) when the
     /// remaining changes belong to quarantined pages, [`Poisoned`](Error::Poisoned), [`Closed`](Error::Closed).
     pub fn drain(&self, max_buffered_entries: u64) -> Result<()> {
         // A close that comes meanwhile ends this wait, and waits for it.
@@ -627,7 +637,8 @@ impl Db {
     ///
     /// Blocks while it writes a checkpoint. Dropping the last clone blocks until the background tasks have ended.
     ///
-    /// # Errors [`Error::Poisoned`] after a failed write or sync, and [`Error::InDoubt`] when one failed in the close
+    /// # Errors
+    /// [`Error::Poisoned`] after a failed write or sync, and [`Error::InDoubt`] when one failed in the close
     /// itself: the database is closed, and the next open replays the log. With any other error ([`Error::Full`] first
     /// of all) no checkpoint could be written: the folder stays locked, and close can be called again; or drop all
     /// clones, and the next open replays the log. None of these errors affects commits.

@@ -136,7 +136,8 @@ impl ScrubReport {
 ///
 /// A page that is good again, also a quarantined one, can be used again by everybody.
 ///
-/// # Errors [`Error::SnapshotTooOld`] when the state cannot be read any more; errors of the ring. Bad pages are no
+/// # Errors
+/// [`Error::SnapshotTooOld`] when the state cannot be read any more; errors of the ring. Bad pages are no
 /// error.
 pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
     let engine = session.engine();

@@ -191,7 +191,8 @@ impl Session {
 
     /// A second session on the same state, whatever has been committed since.
     ///
-    /// # Errors [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this session cannot read any more, either.
+    /// # Errors
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this session cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
         self.engine.db.home.check_current()?;
         let view = self.engine.db.commits.clone_view(self.first.view());
@@ -220,7 +221,8 @@ impl Session {
     ///
     /// Blocks while it reads the pages that are not in memory, and hashes: all workers take part.
     ///
-    /// # Errors [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
+    /// # Errors
+    /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
     /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and errors of
     /// reading. The session and the accesses come back with the error.
     pub fn finish(self, accesses: impl IntoIterator<Item = Access>) -> Result<Block, FinishError> {

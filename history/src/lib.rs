@@ -88,7 +88,8 @@ impl Runs {
     /// the commits' records, which `before` gives through a commit: without gaps, from the first that is kept. `None`:
     /// there is nothing.
     ///
-    /// # Errors Errors of the device and of the closures.
+    /// # Errors
+    /// Errors of the device and of the closures.
     pub fn write_after<E: From<Error>>(
         &self,
         after: u64,

@@ -390,10 +390,8 @@ fn compare(theirs: &Witness, ours: &Witness) {
 
 /// The witness of the crate `nomt`, with the verifier of Pleach.
 fn check_witness(theirs: &Witness, before: [u8; 32], after: [u8; 32]) {
-    let ours = convert::witness_from(theirs)
-        .expect("converted")
-        .encode(Hasher::BLAKE3)
-        .expect("encoded");
+    let ours =
+        convert::witness_from(theirs).expect("converted").encode(Hasher::BLAKE3).expect("encoded");
     let verified = proof::witness::verify(Hasher::BLAKE3, &ours, &before.into()).expect("verified");
     assert_eq!(*verified.new_root(), after.into());
 }

@@ -1,7 +1,9 @@
 //! The effects of a block on several namespaces, and the root over all after it: a witness in the [trie of
-//! roots](super::roots), and for each accessed namespace a witness in it. The outer witness says by its operation on a
-//! namespace what became of it, and whether an inner The operation of the outer witness on a namespace says what the
-//! block did with it, and whether an inner witness follows:
+//! roots](super::roots), and for each accessed namespace a witness in it.
+//!
+//! The operation of the outer witness on a namespace says what the block did with it, and whether an inner witness
+//! follows:
+//!
 //! | namespace | before | operation | inner witness |
 //! |---|---|---|---|
 //! | looked into, same root after | there | read | from its root to the same |

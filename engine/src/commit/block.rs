@@ -139,7 +139,8 @@ impl Block {
     /// Blocks for the commits before it, for room where the background is behind, and for its own write; with
     /// [`Durability::Commit`](crate::Durability::Commit) for a sync.
     ///
-    /// # Errors [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob;
+    /// # Errors
+    /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob;
     /// [`Error::InUse`] while a bulk load runs; [`Error::Full`] when the device has no room (nothing has happened, and
     /// the block can be tried again); [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] after the
     /// database was closed or dropped. The block comes back with each of them.

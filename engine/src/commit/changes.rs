@@ -36,7 +36,8 @@ impl<'a> Change<'a> {
 
     /// The value that is written; `None` when the key is deleted.
     ///
-    /// # Errors As [`Namespace::read`](crate::Namespace::read); none of a block or overlay that is not committed, which
+    /// # Errors
+    /// As [`Namespace::read`](crate::Namespace::read); none of a block or overlay that is not committed, which
     /// has its new values in memory.
     pub fn value(&self) -> Result<Option<Value>> {
         overflow::value(self.db, self.base, self.changed.new.clone(), false)

@@ -122,7 +122,8 @@ impl Namespace {
     ///
     /// Blocks for one read of the device when the page is not in memory, for two with a long value.
     ///
-    /// # Errors [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the key's page;
+    /// # Errors
+    /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the key's page;
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may take.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
         if self.has_prefetched() {
@@ -228,7 +229,8 @@ impl Namespace {
     ///
     /// Blocks until all pages are read, as many at once as [`Options::in_flight`](crate::Options::in_flight) says.
     ///
-    /// # Errors As [`Self::read`]; no value is returned with an error.
+    /// # Errors
+    /// As [`Self::read`]; no value is returned with an error.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         if !self.has_prefetched() {
             return self.look_up_many(keys);
@@ -377,7 +379,8 @@ impl Namespace {
     ///
     /// Blocks as [`Self::prove`], for all keys at once.
     ///
-    /// # Errors As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
+    /// # Errors
+    /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
     /// when a part of the proof would have 4 GiB.
     pub fn prove_many(&self, keys: &[Key]) -> Result<KeysProof> {
         let mut keys = keys.to_vec();
@@ -431,7 +434,8 @@ impl Namespace {
     /// state may be newer or older, of a commit or an overlay. The keys are found in undo and overlays: the range
     /// itself is not read.
     ///
-    /// # Errors [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a
+    /// # Errors
+    /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a
     /// session of another open, and errors of [`Self::prove_many`].
     pub fn prove_change(&self, to: &Self, range: impl RangeBounds<Key>) -> Result<ChangeProof> {
         let ends = range_ends(&range)?;

@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 
 /// Computes all nodes of a trie's index from its pairs, puts them into its regions, and gives the root.
 ///
-/// # Errors When a leaf page cannot be read or is not the one that the index names: then some pairs are missing.
+/// # Errors
+/// When a leaf page cannot be read or is not the one that the index names: then some pairs are missing.
 pub(super) fn rebuild(
     hasher: Hasher,
     device: &Disk,

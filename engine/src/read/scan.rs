@@ -146,7 +146,8 @@ impl Scan {
     /// Goes on by one page at the front. A page that cannot be used is skipped, and returned with its error.
     /// [`Self::next_in_page`] gives the pairs of the page; call this after the last of them.
     ///
-    /// # Errors Errors of no single page: nothing comes after them.
+    /// # Errors
+    /// Errors of no single page: nothing comes after them.
     pub(crate) fn next_page(&mut self, db: &TrieDb, view: &View) -> Option<Result<ScannedPage>> {
         let rest = self.rest?;
         let step = db.run_read(view.base, || self.step(db, view, Direction::Forwards, rest));

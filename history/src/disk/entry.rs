@@ -192,7 +192,8 @@ pub(super) struct RunEntry<'a> {
 
 /// The number of entries in a page of a run with this payload; 0 in a page of another kind. For tests of parsers.
 ///
-/// # Errors What is wrong with the page.
+/// # Errors
+/// What is wrong with the page.
 #[doc(hidden)]
 pub fn entries_of(payload: &[u8]) -> Result<usize, &'static str> {
     let page = RunPage::parse(payload)?;

@@ -79,7 +79,8 @@ pub struct DiskMerge {
 impl DiskMerge {
     /// The merge that is due, of the shortest neighbours among all runs, the oldest first; `number` gives its number.
     ///
-    /// # Errors Errors of reading.
+    /// # Errors
+    /// Errors of reading.
     pub fn of<E: From<Error>>(
         all: &[Arc<DiskRun>],
         file: &Arc<RunFile>,
@@ -109,7 +110,8 @@ impl DiskMerge {
 
     /// Merges this number of entries. True when all are merged.
     ///
-    /// # Errors Errors of reading, of writing, and of `allocate`.
+    /// # Errors
+    /// Errors of reading, of writing, and of `allocate`.
     pub fn step<E: From<Error>>(
         &mut self,
         entries: usize,
@@ -140,7 +142,8 @@ impl DiskMerge {
 
     /// The merged run. Nothing is synced.
     ///
-    /// # Errors Errors of writing, and of `allocate`.
+    /// # Errors
+    /// Errors of writing, and of `allocate`.
     pub fn finish<E: From<Error>>(
         self,
         allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,

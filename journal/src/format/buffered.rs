@@ -21,7 +21,8 @@ const OVERFLOW: u8 = 2;
 
 /// Appends the buffered changes of a region; nothing when there are none.
 ///
-/// # Panics When a region has 2^32 changes, or a replaced value that is short.
+/// # Panics
+/// When a region has 2^32 changes, or a replaced value that is short.
 pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     let (buffered, replaced) = (state.buffered(), state.replaced_values());
     if buffered.is_empty() && replaced.is_empty() {

@@ -98,7 +98,8 @@ pub enum CreationError {
 
 /// Finds out what the folder holds; writes nothing.
 ///
-/// # Errors A marker that does not belong to the other files; errors of the device.
+/// # Errors
+/// A marker that does not belong to the other files; errors of the device.
 pub fn inspect(device: &Disk) -> Result<DirectoryState, CreationError> {
     let names = device.list()?;
     let has = |name: &str| names.iter().any(|found| found == name);

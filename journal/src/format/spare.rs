@@ -76,7 +76,8 @@ impl SpareFile {
 
     /// Replaces `name`, which has the spare's length, by the complete contents that `fill` writes.
     ///
-    /// # Errors Errors of the device. An error after the exchange (of the folder's sync) leaves either file under the
+    /// # Errors
+    /// Errors of the device. An error after the exchange (of the folder's sync) leaves either file under the
     /// name; both are whole.
     pub fn replace<E: From<IoError>>(
         &self,

@@ -217,7 +217,8 @@ impl LogWriter {
     /// Writes a batch of records that have their positions, one after the other. After an error of a full device
     /// nothing was written, and the same batch may be tried again.
     ///
-    /// # Panics When a record has no position, or one that does not follow the written records or lies in a synced
+    /// # Panics
+    /// When a record has no position, or one that does not follow the written records or lies in a synced
     /// block.
     pub fn write(&mut self, records: &mut [RecordBuf]) -> Result<(), LogError> {
         self.check()?;
