@@ -16,7 +16,7 @@
 //! log         replay position u64 | replay checksum u64 | durable_through u64 | clean end u64
 //!             | prepared through u64
 //! options     history u64 | durability u8 | 0 u24 | period, ms u32
-//! history     from position u64
+//! history     log_from u64
 //! hasher      name of an application's hasher 32, else zeros
 //! rest        zeros to the end of the page
 //! ```
