@@ -280,7 +280,7 @@ impl Folder {
         }
     }
 
-    /// The value hash with a number that [`KeySpan::push_accessed`] returned.
+    /// The value hash with a number that [`FoldSpan::push_accessed`] returned.
     #[inline]
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
         self.values.hash(id)

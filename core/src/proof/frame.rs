@@ -4,7 +4,7 @@
 //! offset  size
 //! 0       8      as any proof (wire): magic, version, kind, hasher id, zero
 //! 8       4      zero
-//! 12      4      namespace (through, through change), else zero
+//! 12      4      namespace (namespace, namespace change), else zero
 //! 16      4      zero
 //! 20      4      bytes of the outer proof
 //! 24      4      bytes of all inner proofs

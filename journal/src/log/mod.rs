@@ -3,7 +3,7 @@
 //! * [`segment`]: the files that hold the log, prepared early and recycled;
 //! * [`copies`]: copies of segments, for a backup and for a repair;
 //! * `writer`: appending, syncing, poison;
-//! * `read_chain`: reading back a part with known ends, and its whole records;
+//! * `chain`: reading back a part with known ends, and its whole records;
 //! * `scan`: reading the log back at an open, and telling a torn end from damage.
 //!
 //! [`crate::format`] has the formats: [`record`](crate::format::record) the frame,
