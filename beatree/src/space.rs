@@ -34,13 +34,13 @@
 //! use pleach_beatree::space::{FileGeometry, GrowingFile, LeafSpace, SpaceError};
 //!
 //! let mut space = LeafSpace::new(FileGeometry::TINY);
-//! The device has room for any request.
+//! // The device has room for any request.
 //! let reserve = |_| Ok::<(), SpaceError>(());
 //! let runs = space.allocate_growing(3, reserve, |_| false).expect("there is room");
 //! let pages: Vec<_> = runs.iter().flat_map(|run| run.pages()).collect();
 //! assert_eq!((pages.len(), space.stats().live), (3, 3));
 //!
-//! Retired by flush 7; free when the record of flush 7 is durable and the readers have left.
+//! // Retired by flush 7; free when the record of flush 7 is durable and the readers have left.
 //! space.retire(&pages[..1], 7).expect("in use");
 //! assert_eq!((space.stats().retired, space.release(6)), (1, 0));
 //! assert_eq!((space.release(7), space.is_used(pages[0])), (1, false));

@@ -26,7 +26,7 @@
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
 //! let new = split_regions(Hasher::BLAKE3, &old, &[Arc::clone(&region)]);
 //! assert!(new.regions().len() > 1);
-//! A reader that holds the old region finds it retired and looks the key up again.
+//! // A reader that holds the old region finds it retired and looks the key up again.
 //! assert!(region.read().is_retired());
 //! ```
 

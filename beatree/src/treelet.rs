@@ -24,7 +24,7 @@
 //! assert_eq!((treelet.as_of(), treelet.known().node(left)), (5, Some(&node(2))));
 //! assert_eq!(treelet.known().node(heap_index(1, 1)), None);
 //!
-//! Nodes known before a commit that the treelet did not follow are cleared.
+//! // Nodes known before a commit that the treelet did not follow are cleared.
 //! treelet.advance((6, 7), None, &node(3), std::iter::empty());
 //! assert_eq!(treelet.known().node(left), None);
 //! ```
