@@ -314,8 +314,8 @@ pleach_error *pleach_cursor_range(
     const uint8_t last[32],
     pleach_cursor **cursor);
 
-/* A cursor over the keys that begin with these bytes, at most 32. It stands before the first pair. Errors: 410, there is
- * no such namespace. */
+/* A cursor over the keys that begin with these bytes, at most 32. It stands before the first pair. Errors: 410, there
+ * is no such namespace. */
 pleach_error *pleach_cursor_prefix(
     pleach_session *session,
     uint8_t ns,
@@ -326,16 +326,16 @@ pleach_error *pleach_cursor_prefix(
 /* Frees a cursor. */
 void pleach_cursor_free(pleach_cursor *cursor);
 
-/* Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key outside
- * of the range goes to its nearer end. Nothing is read yet. */
+/* Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key
+ * outside of the range goes to its nearer end. Nothing is read yet. */
 pleach_error *pleach_cursor_seek(pleach_cursor *cursor, const uint8_t key[32]);
 
-/* Goes to the next pair and gives it; behind the last one the cursor is at the end, and a `pleach_cursor_previous` gives
- * the last one again. Errors are those of a read, and leave the cursor where it is. */
+/* Goes to the next pair and gives it; behind the last one the cursor is at the end, and a `pleach_cursor_previous`
+ * gives the last one again. Errors are those of a read, and leave the cursor where it is. */
 pleach_error *pleach_cursor_next(pleach_cursor *cursor, pleach_pair *pair);
 
-/* Goes to the pair before and gives it; before the first one the cursor is at the beginning, and a `pleach_cursor_next`
- * gives the first one again. Errors are those of a read, and leave the cursor where it is. */
+/* Goes to the pair before and gives it; before the first one the cursor is at the beginning, and a
+ * `pleach_cursor_next` gives the first one again. Errors are those of a read, and leave the cursor where it is. */
 pleach_error *pleach_cursor_previous(pleach_cursor *cursor, pleach_pair *pair);
 
 /* A batch without accesses. */
@@ -376,18 +376,18 @@ pleach_error *pleach_block_root(pleach_block *block, uint8_t ns, uint8_t root[32
  * `pleach_root`. */
 pleach_error *pleach_block_previous_root(pleach_block *block, uint8_t ns, uint8_t root[32]);
 
-/* Takes the block's witness of a namespace, once, for `pleach_verify_witness`: no bytes where there is none, because it
- * was taken, the session makes none, the namespace is plain, or the batch has no access in it. */
+/* Takes the block's witness of a namespace, once, for `pleach_verify_witness`: no bytes where there is none, because
+ * it was taken, the session makes none, the namespace is plain, or the batch has no access in it. */
 pleach_error *pleach_block_witness(pleach_block *block, uint8_t ns, pleach_bytes *witness);
 
-/* Commits the block, with the overlays below it, and gives the number of the commit. The block is spent; after an error
- * it is as it was. Errors: 501, other commits came first: make the block again; 105, the device is full: free space and
- * call again; 601 and 602 after a failed write or sync; 603, the database is closed; 416, it is read-only. Of all errors
- * only those with the outcome `PLEACH_UNKNOWN` may have committed. */
+/* Commits the block, with the overlays below it, and gives the number of the commit. The block is spent; after an
+ * error it is as it was. Errors: 501, other commits came first: make the block again; 105, the device is full: free
+ * space and call again; 601 and 602 after a failed write or sync; 603, the database is closed; 416, it is read-only.
+ * Of all errors only those with the outcome `PLEACH_UNKNOWN` may have committed. */
 pleach_error *pleach_block_commit(pleach_block *block, uint64_t *number);
 
-/* Keeps the block in memory, as a state that sessions read and that can be committed later. The block is spent: take its
- * witness before. */
+/* Keeps the block in memory, as a state that sessions read and that can be committed later. The block is spent: take
+ * its witness before. */
 pleach_error *pleach_block_into_overlay(pleach_block *block, pleach_overlay **overlay);
 
 /* Frees an overlay. Sessions and overlays on it keep what they need. */
@@ -396,8 +396,8 @@ void pleach_overlay_free(pleach_overlay *overlay);
 /* The root of a Merkle namespace in the overlay's state. Errors as of `pleach_root`. */
 pleach_error *pleach_overlay_root(pleach_overlay *overlay, uint8_t ns, uint8_t root[32]);
 
-/* Commits the overlay and those below it as one commit, and gives its number; of one that is committed it gives the number
- * again. What stands on it stays valid. Errors as of `pleach_block_commit`; the overlay is never spent. */
+/* Commits the overlay and those below it as one commit, and gives its number; of one that is committed it gives the
+ * number again. What stands on it stays valid. Errors as of `pleach_block_commit`; the overlay is never spent. */
 pleach_error *pleach_overlay_commit(pleach_overlay *overlay, uint64_t *number);
 
 /* Hashes bytes by "blake3" or "sha2-256": keys of an application, and values for a comparison with a `value_hash`. */
