@@ -1,9 +1,10 @@
 //! The parent of [`recover`](crate::work::recover): kills the child that runs transfers, and inspects the database.
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::draw::Draws;
-use crate::error::{Error, Result, wrong};
+use crate::error::{Error, Result, usage, wrong};
 use crate::flags::Flags;
 use crate::job_context::{ChildMessage, JobStage};
 use crate::measure::Times;
@@ -38,6 +39,12 @@ fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
             let one = || {
                 let promised =
                     run_until_killed(bench, lead, &state, Duration::from_millis(moment))?;
+                if let Some(command) = &args.after_kill {
+                    let done = Command::new("sh").args(["-c", command]).status();
+                    if !done.is_ok_and(|status| status.success()) {
+                        return usage(format!("kill {cycle}: the command `{command}` failed"));
+                    }
+                }
                 let (found, opened) = inspect(bench, lead)?;
                 Ok((promised, found, opened, inspect(bench, lead)?))
             };

@@ -22,6 +22,10 @@ pub struct RecoverArgs {
     /// How often the process is killed
     #[arg(long, value_name = "K", default_value_t = 20, value_parser = count::<u64>(1..=1_000_000))]
     pub kills: u64,
+    /// Run this after each kill, before the database is opened: `.ci/power_cuts` cuts the power of the device then
+    #[arg(long, value_name = "COMMAND")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_kill: Option<String>,
 }
 
 impl RecoverArgs {
