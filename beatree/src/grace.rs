@@ -151,7 +151,7 @@ impl Drop for GraceGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         let before = self.counter.fetch_sub(1, Ordering::Release);
-        debug_assert!(before > 0, "a guard leaves once");
+        assert!(before > 0, "a guard leaves once");
     }
 }
 

@@ -434,7 +434,7 @@ impl GrowingFile for LeafSpace {
         self.used_count += rest;
         self.allocated += u64::from(count);
         self.runs += out.len() as u64;
-        debug_assert_eq!(out.iter().map(|run| run.len).sum::<u32>(), count);
+        assert_eq!(out.iter().map(|run| run.len).sum::<u32>(), count);
         Ok(())
     }
 

@@ -45,10 +45,9 @@ impl fmt::Display for BadPage {
 /// The first bad page of a long value; its first page where there is no file.
 pub fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Error) -> u64 {
     match error {
-        Error::Page { page, .. }
-        | Error::Corrupt(
-            Contradiction::OtherValue { page, .. } | Contradiction::ValueHash { page, .. },
-        ) => return *page,
+        Error::Page { page, .. } | Error::Corrupt(Contradiction::Page { page, .. }) => {
+            return *page;
+        }
         _ => {}
     }
     // Many pages were read at once: this finds the first that cannot be read alone.

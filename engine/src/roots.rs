@@ -64,8 +64,8 @@ impl Roots {
     #[doc(hidden)]
     pub fn new(roots: impl IntoIterator<Item = (u8, TrieRoot)>) -> Self {
         let roots: Arc<[(u8, TrieRoot)]> = roots.into_iter().collect();
-        debug_assert!(roots.is_sorted_by(|a, b| a.0 < b.0), "namespaces ascend");
-        debug_assert!(roots.first().is_some_and(|first| first.0 == 0), "namespace 0 exists");
+        assert!(roots.is_sorted_by(|a, b| a.0 < b.0), "namespaces ascend");
+        assert!(roots.first().is_some_and(|first| first.0 == 0), "namespace 0 exists");
         Self(roots)
     }
 

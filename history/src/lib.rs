@@ -152,7 +152,7 @@ impl Merges {
         let mut run = commit.run;
         run.finish();
         let bytes = run.memory();
-        debug_assert!(runs.after(run.after).is_empty(), "commits are put in in their order");
+        assert!(runs.after(run.after).is_empty(), "commits are put in in their order");
         runs.runs.push((0, Arc::new(run)));
         for length in 0.. {
             if self.0.len() == length {

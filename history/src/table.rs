@@ -145,7 +145,7 @@ impl<K: TableKey> RunTable<K> {
     /// Adds a key of a namespace, after all others. Its versions follow.
     pub(super) fn put_key(&mut self, namespace: u8, key: &K) {
         if self.parts.last().is_none_or(|last| last.0 != namespace) {
-            debug_assert!(self.parts.is_sorted_by(|a, b| a.0 < b.0), "namespaces ascend");
+            assert!(self.parts.is_sorted_by(|a, b| a.0 < b.0), "namespaces ascend");
             self.parts.push((namespace, self.keys.len()));
         }
         self.leads.push(key.lead());

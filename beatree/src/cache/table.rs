@@ -22,14 +22,14 @@ pub(super) fn hash(page_no: PageNo) -> u64 {
 /// The shard of a hash: from its top bits.
 #[inline]
 pub(super) fn shard_of(hash: u64, shards: usize) -> usize {
-    debug_assert!(shards.is_power_of_two() && shards <= 256);
+    assert!(shards.is_power_of_two() && shards <= 256);
     (hash >> 56) as usize & (shards - 1)
 }
 
 /// The slot of a hash among a power of two of them: from its middle bits.
 #[inline]
 pub(super) fn slot_of(hash: u64, slots: usize) -> usize {
-    debug_assert!(slots.is_power_of_two());
+    assert!(slots.is_power_of_two());
     (hash >> 24) as usize & (slots - 1)
 }
 

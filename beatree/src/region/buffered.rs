@@ -137,7 +137,7 @@ impl BufferedChanges {
     /// Index of the first change at or after a key.
     #[inline]
     fn first_from(&self, key: &Key, depth: u16) -> usize {
-        debug_assert_eq!(self.leads.len(), self.changes.len(), "one lead for each change");
+        assert_eq!(self.leads.len(), self.changes.len(), "one lead for each change");
         let lead = bits_after(key, depth);
         let from = lower_bound_bits(lead, self.leads.len(), |at| self.leads[at] < lead);
         let same = run_len(&self.leads[from..], |other| other == lead);

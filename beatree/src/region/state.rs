@@ -378,7 +378,7 @@ impl RegionState {
     /// Stores the nodes of a child's parts as of the commit that was applied last, which changed them.
     pub fn store_parts(&mut self, child: usize, parts: Arc<PartNodes>) {
         let prefix = self.children.prefix(child);
-        debug_assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");
+        assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");
         self.parts.push((prefix, self.versions[child], parts));
     }
 

@@ -221,7 +221,7 @@ impl Folder {
     #[inline]
     pub fn run(&mut self) {
         assert!(!self.needs_names, "every terminal is known");
-        debug_assert!(self.waiting.is_empty() && self.last.is_none(), "every fold was ended");
+        assert!(self.waiting.is_empty() && self.last.is_none(), "every fold was ended");
         self.stages.run(&mut self.values);
     }
 
@@ -241,7 +241,7 @@ impl Folder {
 
     /// Like [`Self::hash_so_far`], and removes keys and values: no item has an access, before or after.
     pub fn hash_so_far_unaccessed(&mut self) {
-        debug_assert_eq!(self.records.len(), 0, "nothing is accessed");
+        assert_eq!(self.records.len(), 0, "nothing is accessed");
         self.hash_so_far();
         let subtries = self.waiting.iter_mut().map(|(_, subtrie)| subtrie);
         for subtrie in subtries.chain(self.last.as_mut().map(|last| &mut last.subtrie)) {

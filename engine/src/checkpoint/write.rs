@@ -207,7 +207,7 @@ pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupIma
             None => wait_for_quiet(db),
         }
     };
-    debug_assert!(end >= build.log_position, "the log has all that the image has");
+    assert!(end >= build.log_position, "the log has all that the image has");
     sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
     let ImageBuild { writer, cut, history: past, tip, done, map, _making, .. } = build;
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();

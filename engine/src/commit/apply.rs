@@ -64,6 +64,8 @@ pub(super) fn apply_all(
                 if own.is_empty() {
                     continue;
                 }
+                let covers = |changed: &KeyUpdate| outcome.region.prefix().covers(&changed.key);
+                assert!(covers(&own[0]) && covers(&own[own.len() - 1]), "changes of the region");
                 let pages = &chunk.nodes[outcome.nodes.clone()];
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = RegionCommit {

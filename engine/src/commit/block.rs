@@ -191,7 +191,6 @@ impl Block {
 ///
 /// After [`Error::Full`] nothing has happened, and the block can be committed when there is room. A block that is
 /// stale, or whose database is closed or poisoned, comes back too: its root and its witness may still be of use.
-/// witness may still be of use.
 pub struct CommitError(Box<(Block, Error)>);
 
 impl CommitError {

@@ -120,6 +120,7 @@ fn try_commit(
     let newer = newer_view(db, target, parent)?;
     let view = newer.as_ref().unwrap_or(target.view);
     let target = &CommitTarget { view, parent, ..*target };
+    assert!(outcomes.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
     let mut parts = parts(engine, view, outcomes)?;
     if newer.is_some() {
         renew_priors(&mut parts, view, |prior| matches!(prior, Stored::Overflow(_)))?;
@@ -229,8 +230,10 @@ fn publish(
     let (number, sequencer) = (tip.number, &db.commits.sequencer);
     // The parent may fail after this record was queued behind its record.
     wait_for_publication(db, number - 1)?;
+    assert_eq!(db.commits.published() + 1, number, "commits are published in ticket order");
     let applying = db.timings.begin_phase(Phase::Apply);
     let (nodes, before) = replaced.unzip();
+    assert!(nodes.as_ref().is_none_or(|nodes| nodes.len() == parts.len()), "nodes of each part");
     let mut nodes = nodes.into_iter().flatten();
     let (mut undo, mut applied) =
         (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
@@ -273,6 +276,7 @@ fn publish(
     Counters::add(&db.counters.commits, 1);
     let is_awaited = {
         let mut state = sequencer.lock();
+        assert!(state.in_flight > 0 && state.newest.number >= number, "it has its ticket");
         db.commits.publish(tip);
         state.in_flight -= 1;
         state.is_awaited()

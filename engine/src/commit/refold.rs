@@ -42,6 +42,7 @@ pub(super) fn join_chunks(part: &mut CommitPart<'_>) {
         let first = next.regions[0].region.prefix().first_key();
         let joined = index.region(&last).prefix().covers(first);
         if joined {
+            assert!(last < *first, "chunks come in key order");
             chunk.absorb(next);
         }
         joined
@@ -74,6 +75,7 @@ pub(super) fn refold_stale(
         }
         let accesses: Vec<KeyAccess> = chunk.changes.iter().map(write_access).collect();
         let mut refolded = refold(db, finisher, view, &accesses)?;
+        assert_eq!(refolded.changes.len(), chunk.changes.len(), "the same changes are folded");
         refolded.changes = std::mem::take(&mut chunk.changes);
         *chunk = refolded;
     }
@@ -168,6 +170,7 @@ fn follow_layout(
         whole
     });
     if known {
+        assert_eq!(first_change, chunk.changes.len(), "each change is in a region");
         (chunk.regions, chunk.nodes, chunk.lines) = (regions, nodes, lines);
         chunk.parts = Vec::new();
     }

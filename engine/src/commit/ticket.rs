@@ -52,6 +52,7 @@ pub(super) fn take_ticket(
 ) -> Result<QueuedCommit> {
     let CommitTarget { parent: follows, roots, blob, layers, .. } = *target;
     let (db, number, back_to) = (&*engine.db, follows + 1, target.options.back_to);
+    assert!(back_to.is_none_or(|back| back < number), "a rollback goes back");
     let undo = &db.commits.undo;
     let (mut tries, mut folded_at) = (0, target.layouts);
     loop {
@@ -80,6 +81,7 @@ pub(super) fn take_ticket(
         let recording = db.timings.begin_phase(Phase::Record);
         let (encoded, nodes): (Vec<Vec<Section>>, Vec<ReplacedNodes>) =
             parts.iter().map(|part| encode_sections(db, part.chunks, past.is_some())).unzip();
+        assert!(kept_from <= number, "the history begins before what follows");
         let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
         let mut record = encode_record(db, target, (parts, encoded), before);
         drop(recording);
@@ -109,6 +111,8 @@ pub(super) fn take_ticket(
             drop(hold);
             continue;
         }
+        assert_eq!(state.newest.number + 1, number, "a ticket follows the newest one");
+        assert!(!target.has_ticket.get(), "a commit takes one ticket");
         let start = state.queue(record);
         spilled.mark_named();
         state.newest = Tip { number, roots: roots.clone(), blob: Arc::clone(blob) };
@@ -179,6 +183,7 @@ fn encode_section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNode
             section.push_with_undo(&changed.key, new, prior);
         }
         replaced = replaced_nodes(chunk);
+        assert_eq!(replaced.pages.len(), chunk.nodes.len(), "a node for each changed page");
         for (page, (_, before)) in chunk.nodes.iter().zip(&replaced.pages) {
             section.push_node_with_undo(&page.prefix, &page.node, before);
         }
@@ -294,6 +299,7 @@ fn encode_record(
         entries.push(entry(0, EntryKind::Changed, Vec::new()));
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
+    assert!(entries.is_sorted_by(|a, b| a.ns < b.ns), "one entry for each namespace");
     let (database, number) = (db.store.database, target.parent + 1);
     commit_record(database, number, target.blob, before, entries)
 }

@@ -31,12 +31,6 @@ pub enum Contradiction {
         /// The file's length in bytes.
         bytes: u64,
     },
-    /// The number of a leaf page is too large.
-    #[error("leaf page {page} is beyond the largest page number")]
-    LeafNumber {
-        /// The number.
-        page: u64,
-    },
     /// An upper branch page names a child without a page.
     #[error("the branch below {prefix:?} has no page")]
     BranchWithoutPage {
@@ -126,13 +120,21 @@ pub enum Contradiction {
         /// The commit.
         commit: u64,
     },
-    /// A commit record changes, adds, drops or restores a namespace that is not in the state for that.
-    #[error("the record of commit {commit} does not fit namespace {namespace} before it")]
-    NamespaceEntry {
+    /// A commit record does not fit the state before it, or itself.
+    #[error("the record of commit {commit}, namespace {namespace}: {what}")]
+    Commit {
         /// The commit.
         commit: u64,
         /// The namespace.
         namespace: u8,
+        /// What is wrong with the record.
+        what: &'static str,
+    },
+    /// A commit record was made on another root than that of the state before it.
+    #[error("commit {commit} was made on another root")]
+    CommitRoot {
+        /// The commit.
+        commit: u64,
     },
     /// A log record is about a namespace that has no trie.
     #[error("the log record at {position:#x} is about namespace {namespace}, which has no trie")]
@@ -142,19 +144,25 @@ pub enum Contradiction {
         /// The namespace.
         namespace: u8,
     },
-    /// A commit record's digest of a plain namespace is not that of its changes.
-    #[error("commit {commit} has another digest of namespace {namespace} than its changes make")]
-    Digest {
-        /// The commit.
-        commit: u64,
-        /// The namespace.
-        namespace: u8,
+    /// A location record does not fit the pages and regions that it is about.
+    #[error("the location record at {position:#x} {what}: {prefix:?}")]
+    Location {
+        /// Where the record begins.
+        position: LogPos,
+        /// The prefix of a range that the record is about.
+        prefix: Prefix,
+        /// What is wrong with the record.
+        what: &'static str,
     },
-    /// A commit record was made on another root than that of the state before it.
-    #[error("commit {commit} was made on another root")]
-    CommitRoot {
-        /// The commit.
-        commit: u64,
+    /// A page is intact, and not the one that is named, or has invalid contents.
+    #[error("page {page} of {file}: {what}")]
+    Page {
+        /// File name.
+        file: &'static str,
+        /// Page number.
+        page: u64,
+        /// What is wrong with the page.
+        what: &'static str,
     },
     /// The pairs or changes of a range do not fit the proofs of its keys.
     #[error("a proof of a range does not fit together: {0}")]
@@ -177,30 +185,6 @@ pub enum Contradiction {
         /// The commit.
         commit: u64,
         /// The prefix.
-        prefix: Prefix,
-    },
-    /// A location record moves pages of two regions as if they were of one.
-    #[error("the location record at {position:#x} reaches over a region")]
-    RelocationOverRegion {
-        /// Where the record begins.
-        position: LogPos,
-    },
-    /// A location record replaces a part of a page, or gives a region more pages than it can have.
-    #[error("the location record at {position:#x} does not fit the pages below {prefix:?}")]
-    RelocationOfOtherPages {
-        /// Where the record begins.
-        position: LogPos,
-        /// The prefix of the range that it replaces.
-        prefix: Prefix,
-    },
-    /// A location record joins regions that do not exist, or only one of which has it applied.
-    #[error(
-        "the location record at {position:#x} joins regions below {prefix:?} that are not two halves"
-    )]
-    JoinedRegions {
-        /// Where the record begins.
-        position: LogPos,
-        /// The prefix of the joined region.
         prefix: Prefix,
     },
     /// Neither the nodes of a namespace nor its pairs lead to the root that the newest commit has recorded.
@@ -250,14 +234,6 @@ pub enum Contradiction {
         /// The prefix of the node.
         prefix: Prefix,
     },
-    /// A page of nodes belongs to another region than the one that names it.
-    #[error("page {page} of {file} belongs to another region")]
-    OtherRegion {
-        /// File name.
-        file: &'static str,
-        /// Page number.
-        page: u64,
-    },
     /// The nodes of a region were evicted each time they were read again.
     #[error("the nodes over {} were evicted each time before they could be used", hex(key))]
     NodesEvicted {
@@ -270,9 +246,6 @@ pub enum Contradiction {
         /// The region's prefix.
         prefix: Prefix,
     },
-    /// Regions were merged during a fold, which nothing does.
-    #[error("regions were merged while a batch was folded over them")]
-    RegionsMerged,
     /// The merged changes of a chain of overlays do not lead to its root.
     #[error(
         "an overlay's root is not the root of its merged changes: {}, not {}",
@@ -283,32 +256,6 @@ pub enum Contradiction {
         expected: Node,
         /// Root of the merged changes.
         found: Node,
-    },
-    /// A page of the overflow file belongs to another value.
-    #[error("page {page} of {file} belongs to another value")]
-    OtherValue {
-        /// File name.
-        file: &'static str,
-        /// Page number.
-        page: u64,
-    },
-    /// A page of a run of the history is another run's, or has invalid contents.
-    #[error("page {page} of {file}, of a run of the history: {what}")]
-    HistoryRun {
-        /// File name.
-        file: &'static str,
-        /// Page number.
-        page: u64,
-        /// What is wrong with the page.
-        what: &'static str,
-    },
-    /// A long value does not have the hash in its cell.
-    #[error("a long value does not have the hash that its cell names: page {page} of {file}")]
-    ValueHash {
-        /// File name.
-        file: &'static str,
-        /// The value's first page.
-        page: u64,
     },
     /// A long value is longer than this machine can hold.
     #[error("a value of {bytes} bytes")]

@@ -388,9 +388,7 @@ impl From<pleach_history::Error> for Error {
             History::Io(error) if error.is_full() => NoRoom::OverflowPages(error).into(),
             History::Io(error) => error.into(),
             History::Page { page, error } => Self::Page { file, page, error },
-            History::Contents { page, what } => {
-                Contradiction::HistoryRun { file, page, what }.into()
-            }
+            History::Contents { page, what } => Contradiction::Page { file, page, what }.into(),
             History::Name { commit, error } => Contradiction::OverflowCell { commit, error }.into(),
         }
     }
@@ -450,9 +448,7 @@ impl Error {
             Self::Overtaken { .. }
             | Self::WouldWait
             | Self::Corrupt(
-                Contradiction::NodesEvicted { .. }
-                | Contradiction::RegionKeepsChanging { .. }
-                | Contradiction::RegionsMerged,
+                Contradiction::NodesEvicted { .. } | Contradiction::RegionKeepsChanging { .. },
             ) => Advice::Retry,
             Self::Log(LogError::Poisoned)
             | Self::Superblock(SuperblockError::Poisoned)

@@ -44,12 +44,7 @@ impl Error {
             Self::StalePage { file, page, expected, .. } => Place::Tagged(file, *page, *expected),
             Self::Page { file, page, .. }
             | Self::ForeignImagePage { file, page, .. }
-            | Self::Corrupt(
-                Contradiction::OtherRegion { file, page }
-                | Contradiction::OtherValue { file, page }
-                | Contradiction::ValueHash { file, page }
-                | Contradiction::HistoryRun { file, page, .. },
-            ) => Place::Page(file, *page),
+            | Self::Corrupt(Contradiction::Page { file, page, .. }) => Place::Page(file, *page),
             Self::ShortFile { file, .. } => Place::File(file, 0),
             Self::MissingFile { file } => Place::File(file, 0),
             Self::Corrupt(what) => Place::Kind(discriminant(what)),

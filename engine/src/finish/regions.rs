@@ -45,7 +45,7 @@ impl Chunk {
         scratch: &mut FoldScratch,
         mut outcome: ChunkOutcome,
     ) -> std::result::Result<ChunkOutcome, FoldError> {
-        debug_assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
+        assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
         scratch.folder.clear();
         scratch.results.clear();
         // Separate from the scratch; after an error a new one is made.

@@ -116,6 +116,7 @@ impl<'a> MergedPages<'a> {
         } else {
             fold_pages(folder, &unfolded)
         };
+        assert_eq!(nodes.len(), unfolded.len(), "nodes for each page");
         FoldedPages { pages: unfolded.into_iter().zip(nodes).collect(), edited, planned }
     }
 
@@ -145,7 +146,6 @@ pub(super) fn fill(
     stamp: impl Fn(PageNo, u64) -> PageStamp,
 ) -> Vec<Vec<NewLeaf>> {
     let mut slots = slots(numbers);
-    let mut next = || slots.next().expect("as many page numbers as pages");
     let mut folded = folded.pages.iter();
     let mut all = Vec::with_capacity(rewrites.len());
     for (rewrite, content) in rewrites.iter().zip(&merged.contents) {
@@ -153,7 +153,7 @@ pub(super) fn fill(
         let mut new = Vec::with_capacity(content.pages());
         match content {
             NewContent::Edited(edited) => {
-                let (number, run, at) = next();
+                let (number, run, at) = slots.next().expect("as many page numbers as pages");
                 let old = &rewrite.old[0];
                 let header = stamp(number).header(&old.prefix);
                 let bytes = buffers[run].page_mut(at);
@@ -163,7 +163,7 @@ pub(super) fn fill(
             }
             NewContent::Planned(plans, _) => {
                 for (unfolded, nodes) in folded.by_ref().take(plans.len()) {
-                    let (number, run, at) = next();
+                    let (number, run, at) = slots.next().expect("as many page numbers as pages");
                     let (bytes, prefix) = (buffers[run].page_mut(at), unfolded.prefix);
                     let stamp = stamp(number);
                     let tag = write_page(bytes, &stamp, &prefix, unfolded.cells, &nodes.stored);
@@ -172,8 +172,10 @@ pub(super) fn fill(
                 }
             }
         }
+        assert_eq!(new.len(), content.pages(), "each page is made");
         all.push(new);
     }
+    assert!(slots.next().is_none(), "no page number is left over");
     all
 }
 

@@ -77,6 +77,7 @@ impl OldPage {
 
     /// Sets the page that was read.
     pub(super) fn set_page(&mut self, page: Arc<CachedPage>) {
+        assert!(self.is_missing(), "a page is read once");
         if !self.is_plain {
             self.forget_nodes();
             add_stored_nodes(&mut self.nodes, &page, &self.prefix, &self.buffered);
@@ -148,6 +149,7 @@ impl OldPage {
         let mut builder = LeafBuilder::new(into, &LeafHeader { count: edited.count, ..header });
         let mut from = 0;
         for edit in &edits[edited.edits.clone()] {
+            assert!(from <= edit.at, "edits come in key order");
             builder.push_run(&view, from..edit.at);
             from = edit.at + usize::from(edit.replaces);
             let buffered = &self.buffered[edit.change];

@@ -30,6 +30,7 @@ impl RetiredQueue {
     }
 
     pub(super) fn push(&mut self, batch: RetiredBatch) {
+        assert!(self.batches.back().is_none_or(|last| last.end < batch.end), "in log order");
         self.batches.push_back(batch);
     }
 
@@ -54,7 +55,9 @@ impl RetiredQueue {
                 break;
             }
             let batch = self.batches.pop_front().expect("just seen");
+            assert!(db.commits.sequencer.durable() >= batch.end, "only a durable record frees");
             db.space.release_leaves(batch.end);
+            assert!(self.runs.back().is_none_or(|last| last.0 < batch.end), "in log order");
             self.runs.push_back((batch.end, batch.commit));
             db.pace.notify();
         }

@@ -52,6 +52,8 @@ impl Round {
         prefixes: &[Prefix],
         kind: RoundKind,
     ) -> Result<()> {
+        assert!(self.reserved.is_empty() && self.tentative.is_empty(), "the last round has ended");
+        assert!(prefixes.is_sorted(), "pages are gathered in key order");
         self.tidies = matches!(kind, RoundKind::Tidied { .. });
         self.rewrites.clear();
         self.log_position = LogPos::START;
@@ -131,6 +133,9 @@ impl Round {
         } else if !takes_alone {
             return;
         }
+        let last = self.rewrites.last().map(|last| last.range.last_key());
+        assert!(last.is_none_or(|last| last < *range.first_key()), "ranges are disjoint");
+        assert!(region.prefix().contains(&range), "a range lies in one region");
         self.log_position = self.log_position.max(state.log_position().into());
         let first = self.rewrites.last().is_none_or(|last| !Arc::ptr_eq(&last.region, region));
         let replaced = if first { state.replaced_values() } else { &[] };

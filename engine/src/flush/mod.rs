@@ -222,6 +222,7 @@ impl Flusher {
                         return Ok(self.defer(published, &[], error));
                     }
                 };
+                assert!(!self.round.is_empty(), "a gathered round has pages");
                 let queue = self.queue.as_mut().expect("made when gathering");
                 self.round.write(&self.trie, queue, &mut self.folder, flush)?;
                 // All of its pages may have been quarantined.

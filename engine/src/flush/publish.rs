@@ -62,7 +62,9 @@ impl Round {
         }
         let record = self.record(db.store.database, db.namespace);
         let len = record.len();
+        assert!(len <= room, "the record fits into the room that was made");
         let end = state.queue(record) + len;
+        assert!(end > self.log_position, "the record follows all that its pages contain");
         self.take_tentative_runs(db).mark_named();
         let replaced = move_pages(db, &mut self.rewrites, end);
         if replaced.layout_changed {
@@ -211,6 +213,7 @@ fn apply(
         })
         .collect();
     state.release_replaced(rewrites[0].replaced_values);
+    assert!(moves.iter().all(|one| one.through <= state.last_commit()), "only what is applied");
     let done = state.relocate(db.hasher, &moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);

@@ -45,13 +45,13 @@ pub(super) struct Round {
     /// Highest log position that the pages contain.
     pub(super) log_position: LogPos,
     /// Page numbers reserved and not yet published.
-    reserved: Vec<PageNo>,
+    pub(super) reserved: Vec<PageNo>,
     /// The bytes of the new pages, run by run.
     pub(super) runs: Vec<PageBuf>,
     /// Buffers of earlier rounds.
     spare: Vec<PageBuf>,
     overflow_written: bool,
-    tentative: Vec<OverflowRun>,
+    pub(super) tentative: Vec<OverflowRun>,
     pub(super) flush: u64,
     /// Pages that are small after the round.
     small: Vec<Prefix>,
@@ -84,6 +84,7 @@ impl Round {
         if db.commits.sequencer.durable() < self.log_position {
             db.commits.sequencer.write_through(self.log_position, true)?;
         }
+        assert!(db.commits.sequencer.durable() >= self.log_position, "the log is synced first");
         self.spill_values(db, flush)?;
         // Three turns at most: the first finds known nodes that are wrong, which the second hashes from the cells;
         // pages wrong even then are quarantined, and the third does the rest.
@@ -148,6 +149,7 @@ impl Round {
             }
         }
         // From here on the runs belong to the round.
+        assert!(self.tentative.is_empty(), "a round writes its long values once");
         self.tentative = written.into_runs();
         Ok(())
     }
@@ -171,6 +173,7 @@ impl Round {
         // A prefix without keys gets a page without cells, which overrides any older page under it (rule
         // `deletion-covers`).
         let numbers = db.space.allocate_leaves(merged.pages())?;
+        assert!(numbers.is_sorted_by(|a, b| a < b), "each page has a number of its own");
         self.reserved.clone_from(&numbers);
         let mut runs: Vec<PageBuf> =
             numbers.chunk_by(|a, b| a.is_before(*b)).map(|run| self.buffer(run.len())).collect();
@@ -183,6 +186,7 @@ impl Round {
                 through,
             });
         drop(folded);
+        assert_eq!(built.iter().map(Vec::len).sum::<usize>(), numbers.len(), "one page a number");
         let replaced = merged.into_replaced_runs();
         for ((rewrite, new), replaced) in rewrites.iter_mut().zip(built).zip(replaced) {
             rewrite.new = new;
@@ -231,6 +235,8 @@ impl Round {
         if self.tidies {
             Counters::add(&db.counters.pages_tidied, self.reserved.len() as u64);
         }
+        let named: usize = self.rewrites.iter().map(|rewrite| rewrite.new.len()).sum();
+        assert_eq!(named, self.reserved.len(), "each reserved page is named");
         self.reserved.clear();
         for rewrite in &self.rewrites {
             self.merged |= rewrite.old.len() > 1;
@@ -289,6 +295,7 @@ fn write_runs(
         written[usize::try_from(completion.token).expect("an index")] = Some(completion.buf);
     };
     let starts = numbers.chunk_by(|a, b| a.is_before(*b)).map(|run| run[0]);
+    assert_eq!(starts.clone().count(), count, "each run of page numbers has a buffer");
     for (index, (start, buf)) in starts.zip(runs).enumerate() {
         while queue.in_flight() == queue.depth() {
             queue.wait()?.into_iter().for_each(&mut take);

@@ -70,7 +70,7 @@ impl fmt::Debug for Namespace {
 impl Namespace {
     /// A namespace on a view of a trie, with the root `root` there.
     pub(crate) fn new(engine: &Arc<Engine>, db: Arc<TrieDb>, view: View, root: TrieRoot) -> Self {
-        debug_assert_eq!(db.namespace, view.namespace, "one namespace");
+        assert_eq!(db.namespace, view.namespace, "one namespace");
         let (prefetches, requests) = (AtomicBool::new(false), Mutex::default());
         Self(Arc::new(NamespaceInner {
             engine: Arc::clone(engine),

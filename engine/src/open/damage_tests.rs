@@ -655,7 +655,7 @@ fn a_wrong_digest_in_a_record_is_found() {
     assert_eq!(namespace.read(&id(2)).expect("read").as_deref(), Some([8; 40].as_slice()));
     let found = opens_after_plain(EntryKind::Changed, TrieKind::Plain, wrong).map(drop);
     let is_told = |error: &Error| {
-        matches!(error, Error::Corrupt(Contradiction::Digest { commit: 3, namespace: 5 }))
+        matches!(error, Error::Corrupt(Contradiction::Commit { commit: 3, namespace: 5, .. }))
     };
     assert!(found.as_ref().is_err_and(is_told), "{found:?}");
     let db = opens_after_plain(EntryKind::Set, TrieKind::Plain, wrong).expect("opens");

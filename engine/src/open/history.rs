@@ -334,7 +334,7 @@ impl HistoryReplay {
                 Some(at) => {
                     let (file, page) = (OVERFLOW_FILE, pages[at].start);
                     let what = "the page is taken by something else";
-                    Err(Contradiction::HistoryRun { file, page, what }.into())
+                    Err(Contradiction::Page { file, page, what }.into())
                 }
                 None if self.limits.reads_runs => run.check().map_err(Error::from),
                 None => Ok(()),

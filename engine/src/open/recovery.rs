@@ -351,8 +351,9 @@ impl Replay {
             {
                 let of = changes.iter().map(|(key, stored)| (key, stored));
                 if digest::after_changes(namespace.previous_root, of) != *namespace.new_root {
+                    let what = "its digest is not that of its changes";
                     let (commit, namespace) = (number, namespace.ns);
-                    return Err(Contradiction::Digest { commit, namespace }.into());
+                    return Err(Contradiction::Commit { commit, namespace, what }.into());
                 }
             }
             let end = record_end(header);
@@ -364,7 +365,9 @@ impl Replay {
 
     /// Applies an entry to a namespace as a whole: adds, drops or restores it; checks its roots.
     fn apply_entry(&mut self, number: u64, entry: &NamespaceView<'_>) -> Result<()> {
-        let bad = || Contradiction::NamespaceEntry { commit: number, namespace: entry.ns };
+        let (commit, namespace) = (number, entry.ns);
+        let what = "it does not fit the state before it";
+        let bad = || Contradiction::Commit { commit, namespace, what };
         let found = self.tries.binary_search_by_key(&entry.ns, |replay| replay.trie.namespace);
         let replay = found.ok().map(|at| &mut self.tries[at]);
         let is_other = |replay: &TrieReplay| replay.trie.kind != entry.trie;

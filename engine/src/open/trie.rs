@@ -13,6 +13,7 @@ use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_journal::format::buffered;
 use pleach_journal::format::image::ImageReader;
+use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::format::trie_kind::TrieKind;
@@ -187,6 +188,10 @@ impl TrieReplay {
         start: LogPos,
         end: LogPos,
     ) -> Result<()> {
+        let bad = |prefix: &Prefix, what| {
+            let (position, prefix) = (start, *prefix);
+            Contradiction::Location { position, prefix, what }
+        };
         let mut split = Vec::new();
         let mut rest = all;
         while let Some(Relocation { range, .. }) = rest.first() {
@@ -200,7 +205,7 @@ impl TrieReplay {
                 continue;
             }
             if rewrites.iter().any(|moved| !region.prefix().contains(&moved.range)) {
-                return Err(Contradiction::RelocationOverRegion { position: start }.into());
+                return Err(bad(range, "reaches over a region").into());
             }
             // A record that passes its checksum may be of another database, or of a faulty writer.
             let fits = |moved: &Relocation<'_>| {
@@ -208,8 +213,7 @@ impl TrieReplay {
                     && moved.pages.iter().all(|(page, _)| page.prefix.len() <= DEEPEST)
             };
             if let Some(moved) = rewrites.iter().find(|moved| !fits(moved)) {
-                let (position, prefix) = (start, moved.range);
-                return Err(Contradiction::RelocationOfOtherPages { position, prefix }.into());
+                return Err(bad(&moved.range, "does not fit the pages").into());
             }
             let done = state.relocate(self.hasher, rewrites, end.get());
             self.growth.pages += done.pages;
@@ -241,7 +245,8 @@ impl TrieReplay {
     pub(super) fn join(&mut self, prefixes: &[Prefix], start: LogPos, end: LogPos) -> Result<()> {
         let mut pairs = Vec::new();
         for prefix in prefixes {
-            let bad = || Contradiction::JoinedRegions { position: start, prefix: *prefix };
+            let what = "joins regions that are not two halves";
+            let bad = || Contradiction::Location { position: start, prefix: *prefix, what };
             let at = self.trie.regions.find(prefix.first_key());
             let middle = self.trie.regions.find(prefix.child(true).first_key());
             let [left, right] = [at, middle].map(|at| &self.trie.regions.regions()[at]);
@@ -332,5 +337,7 @@ fn read_regions(
 
 /// A leaf page's number as read from a file; an error when it is too large.
 pub(super) fn leaf_number(page: u64) -> Result<PageNo> {
-    PageNo::try_from(page).map_err(|_| Contradiction::LeafNumber { page }.into())
+    let what = "it is beyond the largest page number";
+    let bad = |_| Contradiction::Page { file: LEAF_FILE, page, what }.into();
+    PageNo::try_from(page).map_err(bad)
 }

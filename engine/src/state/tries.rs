@@ -75,7 +75,7 @@ pub(crate) struct Tries {
 impl Tries {
     /// The tries of these namespaces, which ascend.
     pub(crate) fn new(tries: Vec<Trie>) -> Self {
-        debug_assert!(tries.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
+        assert!(tries.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         Self { list: ArcSwap::from_pointee(tries), changing: Mutex::default() }
     }
 
@@ -93,7 +93,7 @@ impl Tries {
     /// Adds the trie of a namespace that has none.
     pub(crate) fn add(&self, trie: Trie) {
         self.change(|tries| match find(tries, trie.namespace) {
-            Ok(_) => debug_assert!(false, "namespace {} has a trie", trie.namespace),
+            Ok(_) => panic!("namespace {} has a trie", trie.namespace),
             Err(at) => tries.insert(at, trie),
         });
     }
@@ -108,10 +108,10 @@ impl Tries {
 
     /// Marks a trie as dropped by commit `dropped`; `None` restores it with all it had.
     pub(crate) fn set_dropped(&self, namespace: u8, dropped: Option<u64>) {
-        debug_assert!(namespace > 0, "namespace 0 always exists");
+        assert!(namespace > 0, "namespace 0 always exists");
         self.change(|tries| match find(tries, namespace) {
             Ok(at) => tries[at].dropped = dropped,
-            Err(_) => debug_assert!(false, "namespace {namespace} has no trie"),
+            Err(_) => panic!("namespace {namespace} has no trie"),
         });
     }
 

@@ -87,7 +87,7 @@ impl LocationEncoder {
     /// # Panics
     /// When a page number has more than 40 bits, or a rewrite has 2^32 pages.
     pub fn push(&mut self, rewrite: &Rewrite<'_>) {
-        debug_assert!(
+        assert!(
             tiles(&rewrite.range, rewrite.pages.iter().map(|page| page.prefix))
                 || rewrite.is_join(),
             "the new pages tile the range"

@@ -28,7 +28,7 @@ impl Changes {
         let lists: Arc<[ChangeList]> = lists.into_iter().collect();
         let all = || lists.iter().flat_map(|list| list.iter());
         debug_assert!(all().is_sorted_by(|a, b| a.key < b.key));
-        debug_assert!(lists.iter().all(|list| !list.is_empty()));
+        assert!(lists.iter().all(|list| !list.is_empty()));
         Self(lists)
     }
 

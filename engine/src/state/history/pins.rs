@@ -59,7 +59,7 @@ impl Pins {
 
     pub(super) fn remove(&mut self, id: PinId) {
         let held = self.held.remove(&id);
-        debug_assert!(held.is_some(), "pinned before");
+        assert!(held.is_some(), "pinned before");
     }
 
     /// Changes the holder of a pin; its label stays unless there is a new one.

@@ -174,7 +174,7 @@ impl Undo {
     /// Pushes a commit's undo in each namespace that it changes, ascending, before its changes are applied. With a
     /// history, `before` is what the commit follows.
     pub(crate) fn push(&self, number: u64, undo: Vec<NamespaceUndo>, before: Option<PriorCommit>) {
-        debug_assert!(undo.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
+        assert!(undo.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         let commit = RecentCommit { number, namespaces: undo.into() };
         let mut retention = self.retention.lock();
         retention.window.add(number, 0, before);

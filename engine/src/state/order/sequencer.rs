@@ -75,6 +75,7 @@ pub(crate) struct Sequencer {
 impl SequencerState {
     /// Queues a record and returns its position. The caller has made room.
     pub(crate) fn queue(&mut self, mut record: RecordBuf) -> LogPos {
+        assert!(self.has_room(record.len()), "the caller has made room");
         let position = self.tail.reserve(record.len());
         record.set_position(position);
         self.queue.push(record);

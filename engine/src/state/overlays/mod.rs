@@ -81,7 +81,7 @@ impl Layer {
         parts: impl Iterator<Item = LayerPart>,
     ) -> Arc<Self> {
         let parts: Box<[LayerPart]> = parts.filter(|part| !part.changes.is_empty()).collect();
-        debug_assert!(parts.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
+        assert!(parts.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         let bytes = size_of::<Self>() + parts.iter().map(LayerPart::bytes).sum::<usize>();
         all.bytes.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Self {
@@ -131,7 +131,7 @@ impl Layer {
     /// commit has taken it before.
     pub(crate) fn set_commit(&self, commit: LayerCommit) {
         let taken = self.commit.set(commit);
-        debug_assert!(taken.is_ok(), "an overlay is in one commit");
+        assert!(taken.is_ok(), "an overlay is in one commit");
     }
 }
 
@@ -151,7 +151,7 @@ impl LayerPart {
         let starts: Vec<usize> = starts.collect();
         for nodes in &mut nodes {
             nodes.shrink_to_fit();
-            debug_assert!(nodes.is_sorted_by(|a, b| a.0 < b.0), "nodes come in order");
+            assert!(nodes.is_sorted_by(|a, b| a.0 < b.0), "nodes come in order");
         }
         Self { namespace, changes, starts, nodes, trie: OnceLock::new() }
     }

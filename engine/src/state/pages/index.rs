@@ -173,7 +173,7 @@ impl Index {
 
     /// Publishes a new list of regions; returns the one before. The caller holds the structure.
     pub(crate) fn publish(&self, regions: RegionIndex) -> Arc<RegionIndex> {
-        debug_assert!(self.structure.try_lock().is_none(), "the structure is held");
+        assert!(self.structure.try_lock().is_none(), "the structure is held");
         self.regions.swap(Arc::new(regions))
     }
 

@@ -366,7 +366,8 @@ impl NodeStore {
             error,
         })?;
         if view.prefix() != *region.prefix() || view.len() != state.children().len() {
-            return Err(Contradiction::OtherRegion { file, page }.into());
+            let what = "it belongs to another region";
+            return Err(Contradiction::Page { file, page, what }.into());
         }
         nodes.clear();
         nodes.extend(view.iter().map(|(_, entry)| entry.node));

@@ -120,6 +120,7 @@ pub fn read_from(
     let cell = overflow_cell(raw);
     let total = usize::try_from(cell.total_len())
         .map_err(|_| Contradiction::ValueLength { bytes: cell.total_len() })?;
+    let bad = |page, what| Contradiction::Page { file: OVERFLOW_FILE, page, what }.into();
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;
     for (at, count) in pieces(cell.runs()) {
@@ -130,7 +131,7 @@ pub fn read_from(
             let view = StreamView::parse(buf.page(offset), &overflow_identity(database, page))
                 .map_err(|error| Error::Page { file: OVERFLOW_FILE, page, error })?;
             if view.stream() != StreamId::Value || view.index() != index {
-                return Err(Contradiction::OtherValue { file: OVERFLOW_FILE, page }.into());
+                return Err(bad(page, "it belongs to another value"));
             }
             bytes.extend_from_slice(view.payload());
             index += 1;
@@ -138,7 +139,7 @@ pub fn read_from(
     }
     if bytes.len() != total || hasher.hash(&bytes) != cell.value_hash().to_bytes() {
         let page = cell.runs().next().map_or(0, |run| run.start);
-        return Err(Contradiction::ValueHash { file: OVERFLOW_FILE, page }.into());
+        return Err(bad(page, "the value does not have the hash in its cell"));
     }
     Ok(Value::from(bytes))
 }

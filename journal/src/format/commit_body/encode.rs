@@ -141,7 +141,7 @@ pub fn commit_record(
 ) -> RecordBuf {
     let blob_len = u32::try_from(blob.len()).unwrap_or(u32::MAX);
     assert!(blob_len <= MAX_BLOB, "the engine checks the blob's length");
-    debug_assert!(namespaces.is_sorted_by(|a, b| a.ns < b.ns), "namespaces ascend");
+    assert!(namespaces.is_sorted_by(|a, b| a.ns < b.ns), "namespaces ascend");
     let count = u16::try_from(namespaces.len()).expect("at most 256 namespaces");
 
     let mut front = Vec::with_capacity(HEAD_LEN + namespaces.len() * ENTRY_LEN + blob.len());
@@ -187,7 +187,7 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
         section.values_before.len() + section.nodes_before.len() + section.regions_before.len()
     });
     let is_bare = change_bytes + node_bytes + undo_bytes == 0;
-    debug_assert!(
+    assert!(
         part.kind.is_canonical(
             (part.ns, part.trie),
             [&part.previous_root, &part.new_root],
