@@ -517,6 +517,12 @@ fn damage_of_a_run_is_noticed() {
     let error = first.check().expect_err("its pages are another run's");
     assert!(matches!(error, Error::Contents { .. }), "{error}");
     other.check().expect("whole");
+    // Or one that has the same at the same places: it is told by its number alone.
+    files.next = 0;
+    files.write(&made.runs, 0).check().expect("whole");
+    let first = Arc::new(DiskRun::new(run.descriptor.clone(), &fresh(&files)));
+    let error = first.for_each_within(0, &[[0; 32]..=[255; 32]], 0, |_, _| ());
+    assert!(matches!(error, Err(Error::Contents { .. })), "{error:?}");
 }
 
 /// The file without pages in memory.

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use pleach_beatree::region::{NodeFile, NodePage, tiling};
 use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Operation;
-use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code};
+use pleach_io::sim::{
+    CrashMode, Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code,
+};
 
 use crate::state::order::images::ImageGuard;
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
@@ -228,6 +231,57 @@ fn a_page_that_contradicts_the_index_is_tried_again() {
     assert_eq!(db.metrics().pending_entries, 0);
     db.close().expect("closed");
     is_whole(&disk);
+}
+
+/// Rule `log-before-pages`: commits that nobody has synced would be in pages of the device and in no log.
+#[test]
+fn no_page_has_a_commit_that_a_power_cut_takes() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let open = |disk: &SimDisk| {
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
+        Db::open_on(disk.clone(), runtime, options.durability(Durability::None)).expect("opened")
+    };
+    let db: SimDb = open(&disk);
+    disk.record();
+    for byte in 1..5 {
+        put(&db, 0..100, byte);
+        db.drain(0).expect("flushed");
+    }
+    let mut newest = 0;
+    for point in disk.trace().crash_points() {
+        let cut = point.outcome(CrashMode::Dropped);
+        let leaf = cut.image().file("leaf").expect("it is there");
+        let pages = (0..leaf.pages()).map(|page| leaf.page(page));
+        let written = pages.filter(|page| page.iter().any(|byte| *byte != 0));
+        let through = written.map(|page| LeafView::from_trusted(page).applied_through()).max();
+        newest = newest.max(through.unwrap_or(0));
+        let found = open(&cut.disk()).commit_number();
+        assert!(through <= Some(found), "a page has commit {through:?}, the log {found}");
+    }
+    assert_eq!(newest, db.commit_number(), "each was flushed");
+}
+
+/// Rule `free-after-readers`: a reader that has looked a page up may sleep before it reads it. Meanwhile the page is
+/// replaced, its record is durable, and the flush writes many others.
+#[test]
+fn a_page_that_a_reader_has_looked_up_is_not_written_over() {
+    let (db, ..) = sim();
+    let rewrite = |byte| {
+        put(&db, 0..200, byte);
+        db.drain(0).expect("flushed");
+    };
+    rewrite(1);
+    let state = db.state();
+    let reader = state.store.grace_guard();
+    let at = state.index.locate(&id(7)).expect("it is in a page");
+    (2..20).for_each(rewrite);
+    assert!(state.index.locate(&id(7)).expect("it is in a page").page != at.page);
+    state.store.read_uncached(at).expect("the page is as it was");
+    drop(reader);
+    (20..40).for_each(rewrite);
+    let read = state.store.read_uncached(at).map(|_| ());
+    assert!(matches!(read, Err(Error::StalePage { .. })), "its number is used again: {read:?}");
 }
 
 /// A write without room, though it was reserved, is no failure of the device.

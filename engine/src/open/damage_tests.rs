@@ -580,6 +580,43 @@ fn a_checkpoint_leaves_the_leaf_pages_of_the_older_image() {
     assert!(len() < before / 4, "{} of {before} bytes are left", len());
 }
 
+/// Rule `shrink-behind-both`, for the overflow file: its end follows one checkpoint later, since the older image and the
+/// records behind it name pages there.
+#[test]
+fn a_checkpoint_leaves_the_overflow_pages_that_the_older_image_names() {
+    let disk = disk();
+    let (db, runtime) = open(&disk, options().log_limit_bytes(32 << 20)).expect("created");
+    let state = db.state();
+    let len = || disk.image().file("overflow").expect("it is there").len();
+    let settle = || {
+        db.drain(0).expect("flushed");
+        for _ in 0..20 {
+            runtime.step_some(500);
+            runtime.clock().advance(std::time::Duration::from_millis(100));
+        }
+        checkpoint(&state, false).expect("an image");
+        let copy = SimDisk::from_image(&disk.image(), 1);
+        let superblocks = SuperblockStore::open((&copy).into(), OpenMode::Read).expect("opened");
+        let image = superblocks.newest().image;
+        let at = DamagedPage { file: image_name(image.file).to_owned(), page: image.table_page };
+        assert!(copy.damage(&Damage::Flip { at, byte: 100, bit: 1 }));
+        let (opened, _runtime) = open(&copy, options()).expect("the older image serves");
+        assert!(opened.opened().fell_back.is_some());
+        assert_eq!(opened.commit_number(), db.commit_number());
+    };
+    commit(&db, (0..40).map(|at| long(at, 1)).collect()).expect("committed");
+    settle();
+    let before = len();
+    commit(&db, (0..40).map(|at| Access::write(id(at), None)).collect()).expect("committed");
+    settle();
+    for byte in 0..2 {
+        commit(&db, vec![Access::write(id(0), Some(Value::from(vec![byte; 40])))])
+            .expect("committed");
+        settle();
+    }
+    assert!(len() < before / 4, "{} of {before} bytes are left", len());
+}
+
 /// A failed open changes nothing, also where a missing file cannot be made.
 #[test]
 fn an_open_that_cannot_make_a_missing_file_changes_nothing() {

@@ -230,6 +230,15 @@ fn nothing_is_removed_for_a_marker_that_proves_nothing() {
     let blank = Content::from_bytes(&vec![0; usize::try_from(superblock::FILE_LEN).unwrap()]);
     let ours = with(&disk, MARKER, marker(DATABASE));
     let no_superblock = with(&ours, superblock::FILE, Content::from_bytes(&[]));
+    // The files of two databases that were not opened yet.
+    let new = SimDisk::new(5, SimOptions::default());
+    let stranger = Superblock { database: 1, ..first() };
+    SuperblockStore::create((&new).into(), &stranger).expect("no faults");
+    incarnation::create(&Disk::from(&new), DATABASE, incarnation::FIRST).expect("no faults");
+    let of_new = |disk: &SimDisk, name: &str| {
+        with(disk, name, Content::from_bytes(&new.image().file(name).expect("made").to_vec()))
+    };
+    let not_opened = of_new(&ours, incarnation::FILE);
     let cases = [
         ("foreign", with(&disk, MARKER, marker(1))),
         ("torn", with(&disk, MARKER, torn)),
@@ -239,6 +248,7 @@ fn nothing_is_removed_for_a_marker_that_proves_nothing() {
         ),
         ("rotten superblocks", with(&ours, superblock::FILE, blank)),
         ("no superblock", no_superblock.clone()),
+        ("another database's superblock", of_new(&not_opened, superblock::FILE)),
         (
             "a page",
             with(

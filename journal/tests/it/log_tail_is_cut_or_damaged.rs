@@ -18,23 +18,26 @@ use pleach_journal::log::{ScanError, ScanInput};
 fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<RecordHeader>) {
     let disk = SimDisk::new(rng.next(), SimOptions::default());
     let (mut writer, mut tail) = new_log(&disk, rng.chance(1, 2));
-    let mut number = 0;
+    let (mut number, mut durable, mut known) = (0, LogPos::START, Vec::new());
     for _ in 0..batches {
         let mut batch = Vec::new();
         for _ in 0..=rng.index(3) {
             number += 1;
             let len = [0, 1, 7, 200, 4000, 9000, 20_000][rng.index(7)];
             batch.push(record(number, len, rng.next()));
+            known.push(durable);
         }
         append(&mut writer, &mut tail, &mut batch).expect("no faults");
         if rng.chance(2, 3) {
-            sync(&mut writer, &mut tail).expect("no faults");
+            durable = sync(&mut writer, &mut tail).expect("no faults");
         }
     }
     let (found, end) = read_log(&disk, &input(1, 0)).expect("an intact log");
     assert_eq!(end.end, writer.end());
     assert_eq!(end.cut, None);
     assert!(end.proven <= writer.durable());
+    // Each record knows what was synced when it was written: the evidence that this file is about.
+    assert!(found.iter().map(|(header, _)| header.durable_through).eq(known));
     (disk, found.into_iter().map(|(header, _)| header).collect())
 }
 
