@@ -580,6 +580,18 @@ fn a_checkpoint_leaves_the_leaf_pages_of_the_older_image() {
     assert!(len() < before / 4, "{} of {before} bytes are left", len());
 }
 
+/// Opens a copy of the database, whose newest image has a bad page: the older one serves.
+fn older_image_serves(disk: &SimDisk, db: &SimDb) {
+    let copy = SimDisk::from_image(&disk.image(), 1);
+    let superblocks = SuperblockStore::open((&copy).into(), OpenMode::Read).expect("opened");
+    let image = superblocks.newest().image;
+    let at = DamagedPage { file: image_name(image.file).to_owned(), page: image.table_page };
+    assert!(copy.damage(&Damage::Flip { at, byte: 100, bit: 1 }));
+    let (opened, _runtime) = open(&copy, options()).expect("the older image serves");
+    assert!(opened.opened().fell_back.is_some());
+    assert_eq!(opened.commit_number(), db.commit_number());
+}
+
 /// Rule `shrink-behind-both`, for the overflow file: its end follows one checkpoint later, since the older image and the
 /// records behind it name pages there.
 #[test]
@@ -595,14 +607,7 @@ fn a_checkpoint_leaves_the_overflow_pages_that_the_older_image_names() {
             runtime.clock().advance(std::time::Duration::from_millis(100));
         }
         checkpoint(&state, false).expect("an image");
-        let copy = SimDisk::from_image(&disk.image(), 1);
-        let superblocks = SuperblockStore::open((&copy).into(), OpenMode::Read).expect("opened");
-        let image = superblocks.newest().image;
-        let at = DamagedPage { file: image_name(image.file).to_owned(), page: image.table_page };
-        assert!(copy.damage(&Damage::Flip { at, byte: 100, bit: 1 }));
-        let (opened, _runtime) = open(&copy, options()).expect("the older image serves");
-        assert!(opened.opened().fell_back.is_some());
-        assert_eq!(opened.commit_number(), db.commit_number());
+        older_image_serves(&disk, &db);
     };
     commit(&db, (0..40).map(|at| long(at, 1)).collect()).expect("committed");
     settle();
@@ -610,11 +615,33 @@ fn a_checkpoint_leaves_the_overflow_pages_that_the_older_image_names() {
     commit(&db, (0..40).map(|at| Access::write(id(at), None)).collect()).expect("committed");
     settle();
     for byte in 0..2 {
-        commit(&db, vec![Access::write(id(0), Some(Value::from(vec![byte; 40])))])
-            .expect("committed");
+        let short = Access::write(id(0), Some(Value::from(vec![byte; 40])));
+        commit(&db, vec![short]).expect("committed");
         settle();
     }
     assert!(len() < before / 4, "{} of {before} bytes are left", len());
+}
+
+/// Rule `log-for-both`: segments that only the older image needs are not used again, though there are more than wait for
+/// that.
+#[test]
+fn a_checkpoint_leaves_the_log_that_the_older_image_needs() {
+    let disk = disk();
+    let options = options().log_limit_bytes(32 << 20).kept_log_mib(0);
+    let (db, _runtime) = open(&disk, options).expect("created");
+    let mut most = 0;
+    for round in 0..4u8 {
+        for at in 0..20 {
+            let half_a_segment = Value::from(vec![round; 60_000]);
+            commit(&db, vec![Access::write(id(at), Some(half_a_segment))]).expect("committed");
+        }
+        older_image_serves(&disk, &db);
+        checkpoint(&db.state(), false).expect("an image");
+        older_image_serves(&disk, &db);
+        let segments = disk.image().names().filter(|name| name.starts_with("log-0")).count();
+        most = most.max(segments);
+    }
+    assert!(most < 30, "{most} segments: none was used again");
 }
 
 /// A failed open changes nothing, also where a missing file cannot be made.

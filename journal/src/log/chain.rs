@@ -350,6 +350,21 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_that_ends_with_another_record_is_broken() {
+        // A superblock has the checksum of the last record: whole records before another one are none of its past.
+        let (device, records) = shared();
+        let (from, end) = (records[0].0, records[2].1);
+        let read = |end| {
+            let all = |_: &RecordView<'_>| Ok(());
+            let read = read_chain::<ScanError>(&device, 7, SIZE, from, end, all);
+            read.map_err(|broken| broken.resume)
+        };
+        assert_eq!(read(end), Ok(()));
+        let other = LogPoint { checksum: end.checksum ^ 1, ..end };
+        assert_eq!(read(other), Err(end.position + ALIGN));
+    }
+
+    #[test]
     fn a_walk_from_within_a_block_misses_no_record_that_is_lost() {
         // The third record begins a block, and was taken for the successor of the first.
         for byte in [0, 7] {
