@@ -10,7 +10,7 @@ use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Operation;
 use pleach_io::sim::{
-    CrashMode, Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code,
+    CrashMode, Fault, FaultRepeats, FaultRule, Quota, SimDisk, SimOptions, SimRuntime, code,
 };
 
 use crate::state::order::images::ImageGuard;
@@ -260,6 +260,23 @@ fn no_page_has_a_commit_that_a_power_cut_takes() {
         assert!(through <= Some(found), "a page has commit {through:?}, the log {found}");
     }
     assert_eq!(newest, db.commit_number(), "each was flushed");
+}
+
+/// On a device that is nearly full a file with free pages does not grow: the reserve is for deletes and checkpoints.
+#[test]
+fn a_file_does_not_grow_into_the_reserve_while_it_has_free_pages() {
+    for room in [None, Some(256 << 10)] {
+        let (db, disk, _) = sim();
+        let space = &db.state().space;
+        let len = || disk.image().file("leaf").expect("it is there").len();
+        let pages = space.allocate_leaves(64).expect("there is room");
+        space.free_unnamed_leaves(pages[..32].iter().copied());
+        let before = len();
+        let quota = room.map(|room| Quota { bytes: disk.used() + room, code: code::ENOSPC });
+        disk.set_quota(quota);
+        space.allocate_leaves(32).expect("as many are free");
+        assert_eq!(len() > before, room.is_none(), "{room:?}: {before}, {}", len());
+    }
 }
 
 /// Rule `free-after-readers`: a reader that has looked a page up may sleep before it reads it. Meanwhile the page is

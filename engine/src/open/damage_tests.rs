@@ -592,6 +592,16 @@ fn older_image_serves(disk: &SimDisk, db: &SimDb) {
     assert_eq!(opened.commit_number(), db.commit_number());
 }
 
+/// A creation writes one image. A bad page of it would cost all commits until the first checkpoint.
+#[test]
+fn a_new_database_has_two_images_when_it_is_open() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options()).expect("created");
+    commit(&db, vec![long(0, 1)]).expect("committed");
+    assert_eq!(db.metrics().checkpoints, 1);
+    older_image_serves(&disk, &db);
+}
+
 /// Rule `shrink-behind-both`, for the overflow file: its end follows one checkpoint later, since the older image and the
 /// records behind it name pages there.
 #[test]

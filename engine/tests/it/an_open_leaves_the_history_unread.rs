@@ -171,6 +171,14 @@ fn damage_of_the_log_that_has_the_history_is_told_to_those_who_ask_for_it() {
     disk.inject(FaultRule::nth(Operation::Write, "overflow", 1, FaultRepeats::Forever, full));
     commit_some(&db, 1..=120);
     db.close().expect("closed");
+    drop(db);
+    // There it stays, open after open, though no replay needs it.
+    for turn in 0..3 {
+        let db = writer(&disk, 100_000);
+        assert_eq!(db.history(), 0..=120, "open {turn}");
+        let session = db.at(1).expect("in the history");
+        assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(1)));
+    }
     disk.heal();
     let log: Vec<String> = (disk.list().expect("listed").into_iter())
         .filter(|name| name.starts_with("log-"))
@@ -204,10 +212,16 @@ fn damage_of_the_log_that_has_the_history_is_told_to_those_who_ask_for_it() {
 /// replay or stay unread.
 #[test]
 fn a_longer_history_does_not_bring_back_what_was_given_up() {
-    for is_closed in [false, true] {
+    // Closed in between, there is a run that begins before the window.
+    for (is_closed, is_closed_before) in [(false, false), (true, false), (true, true)] {
         let disk = SimDisk::new(1, unrecorded());
-        let db = writer(&disk, 3);
-        commit_some(&db, 1..=8);
+        let mut db = writer(&disk, 3);
+        commit_some(&db, 1..=6);
+        if is_closed_before {
+            db.close().expect("closed");
+            db = writer(&disk, 3);
+        }
+        commit_some(&db, 7..=8);
         if is_closed {
             db.close().expect("closed");
         }
@@ -220,7 +234,10 @@ fn a_longer_history_does_not_bring_back_what_was_given_up() {
                     assert_eq!(found, Some(value(number)), "{number}");
                 }
                 Err(Error::SnapshotTooOld { .. }) if number < 5 => {}
-                other => panic!("closed {is_closed}, commit {number}: {:?}", other.map(drop)),
+                other => panic!(
+                    "closed {is_closed}, {is_closed_before}, commit {number}: {:?}",
+                    other.map(drop)
+                ),
             }
         }
     }

@@ -272,6 +272,11 @@ fn a_damaged_long_value_and_a_short_file_are_found() {
     );
     let without = check(path, CheckOptions::default().values(false)).expect("checked");
     assert!(without.findings.is_empty(), "values are read on request only");
+    // An intact page in its place with other bytes, as if a write had been lost: the cell has the hash of the whole value.
+    pleach_core::page::header::seal(damaged.as_mut_slice().try_into().expect("a page"));
+    write_page(path, "overflow", page, &damaged);
+    let report = checked(path);
+    assert!(says(&report, &["a long value", "hash"]), "{:#?}", report.findings);
     write_page(path, "overflow", page, &original);
     let file = fs::OpenOptions::new().write(true).open(path.join("leaf")).expect("opened");
     file.set_len(3 * PAGE).expect("cut");
