@@ -13,6 +13,7 @@ use pleach_io::sim::{
     CrashMode, Fault, FaultRepeats, FaultRule, Quota, SimDisk, SimOptions, SimRuntime, code,
 };
 
+use crate::checkpoint::checkpoint;
 use crate::state::order::images::ImageGuard;
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
@@ -260,6 +261,111 @@ fn no_page_has_a_commit_that_a_power_cut_takes() {
         assert!(through <= Some(found), "a page has commit {through:?}, the log {found}");
     }
     assert_eq!(newest, db.commit_number(), "each was flushed");
+}
+
+/// Commits and images between any two steps of a flush, and then a kill: pages, buffered changes, nodes and the runs of
+/// long values are those of the newest commit.
+#[test]
+fn what_comes_between_the_steps_of_a_flush_is_there_after_a_kill() {
+    let value = |byte| Value::from(vec![byte; 5000]);
+    let write = |db: &SimDb, ids: std::ops::Range<u64>, byte| {
+        let put: Vec<_> = ids.map(|at| Access::write(id(at), Some(value(byte)))).collect();
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(put).expect("finished").commit().expect("committed");
+    };
+    for steps in 0..16 {
+        for makes_image in [false, true] {
+            let (db, disk, runtime) = sim_at(1);
+            let longer = vec![Access::write(id(100), Some(Value::from(vec![1; 100_000])))];
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session.finish(longer).expect("finished").commit().expect("committed");
+            write(&db, 0..30, 1);
+            runtime.step_some(steps);
+            write(&db, 0..10, 2);
+            if makes_image {
+                checkpoint(&db.state(), false).expect("an image");
+            }
+            db.drain(0).expect("flushed");
+            write(&db, 10..11, 2);
+            let killed = SimDisk::from_image(&disk.image(), 2);
+            let runtime = SimRuntime::with_clock(2, killed.clock(), 1);
+            let options = Options::new("sim").cache_mib(8).threads(1);
+            let db: SimDb = Db::open_on(killed.clone(), runtime, options).expect("opened");
+            let notes = &db.opened().notes;
+            assert!(!notes.iter().any(|note| note.file == "image"), "{steps}: {notes:?}");
+            // Long values that come now are written over none of these.
+            write(&db, 30..60, 3);
+            db.drain(0).expect("flushed");
+            let session = db.session(SessionOptions::new()).expect("a session");
+            for at in 0..60 {
+                let byte = [2, 1, 3][usize::from(at > 10) + usize::from(at >= 30)];
+                let read = session.read(&id(at)).expect("read");
+                assert!(read == Some(value(byte)), "{steps}, {makes_image}: key {at}");
+            }
+            drop(session);
+            db.close().expect("closed");
+            is_whole(&killed);
+        }
+    }
+}
+
+/// Rules `values-before-record` and `pages-before-location`: what a record in the log names is on the device.
+#[test]
+fn what_a_record_names_survives_a_power_cut() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let open = |disk: &SimDisk| {
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        let options = Options::new("sim").create(true).cache_mib(8).threads(1);
+        Db::open_on(disk.clone(), runtime, options.small()).expect("opened")
+    };
+    let db: SimDb = open(&disk);
+    disk.record();
+    let values = [40, 5000, 100_000].map(|len| Value::from(vec![7; len]));
+    let put: Vec<_> =
+        (0..).zip(&values).map(|(at, value)| Access::write(id(at), Some(value.clone()))).collect();
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(put).expect("finished").commit().expect("committed");
+    let survives = || {
+        let point = disk.trace().crash_points().last().expect("a point");
+        let cut = point.outcome(CrashMode::Dropped).disk();
+        let session = open(&cut).session(SessionOptions::new()).expect("a session");
+        for (at, value) in (0..).zip(&values) {
+            assert!(session.read(&id(at)).expect("read").as_ref() == Some(value), "key {at}");
+        }
+    };
+    survives();
+    db.drain(0).expect("flushed");
+    // The next commit's sync is that of the location record.
+    self::put(&db, 100..101, 1);
+    survives();
+}
+
+/// Rule `free-after-durable`: one commit is flushed in several rounds, and nobody syncs the records of the first ones. A
+/// power cut takes them, and the pages that they replace are as they were.
+#[test]
+fn pages_are_not_written_over_before_their_record_is_durable() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
+    let options = options.tune(|tuning| tuning.flush_at = 200).log_limit_bytes(16 << 20);
+    let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options.clone()).expect("created");
+    put(&db, 0..15_000, 1);
+    db.drain(0).expect("flushed");
+    settle(&runtime);
+    let written = || db.metrics().pages_written;
+    let before = (written(), db.metrics().leaf_pages);
+    disk.record();
+    put(&db, 0..15_000, 2);
+    db.drain(0).expect("flushed");
+    let rounds = (written() - before.0) / db.state().budget.round_pages() as u64;
+    assert!(rounds > 2, "{rounds} rounds, {before:?} pages");
+    let point = disk.trace().crash_points().last().expect("a point");
+    let cut = point.outcome(CrashMode::Dropped).disk();
+    let db: SimDb = Db::open_on(cut.clone(), SimRuntime::with_clock(2, cut.clock(), 1), options)
+        .expect("opens");
+    assert_eq!(db.commit_number(), 2);
+    db.close().expect("closed");
+    is_whole(&cut);
 }
 
 /// On a device that is nearly full a file with free pages does not grow: the reserve is for deletes and checkpoints.
