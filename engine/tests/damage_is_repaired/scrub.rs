@@ -104,6 +104,28 @@ fn a_bad_record_of_the_history_is_named() {
     assert!(report.records < clean.records && report.records > clean.records / 2, "{report:?}");
 }
 
+#[test]
+fn a_bad_page_of_a_run_of_the_history_is_named() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, 40);
+    for _ in 0..20 {
+        chain.commit(8);
+    }
+    chain.db.close().expect("closed, with a run of what they have replaced");
+    let image = disk.image();
+    let mut found = 0;
+    for page in 0..image.file("overflow").expect("a file").len() / 4096 {
+        let disk = disk_of(&image);
+        damage(&disk, "overflow", page, false);
+        let report = scrubbed(&open(&disk, 40).expect("opens"));
+        for bad in report.bad.iter().filter(|bad| bad.keys.is_none()) {
+            assert_eq!((&*bad.file, bad.page), ("overflow", page), "{report:?}");
+            found += 1;
+        }
+    }
+    assert!(found > 0, "no page of a run was damaged");
+}
+
 /// Where a part of the log is kept beside what a replay needs, it began where a record had ended, and the next one begins in
 /// another block: a scrub took what lies between for a record that is gone.
 #[test]
