@@ -2,6 +2,7 @@
 #![cfg(feature = "naive")]
 #![expect(unsafe_code, reason = "an allocator that counts has to be an allocator")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::{

@@ -2,7 +2,7 @@
 //! page that its contents build.
 #![no_main]
 
-#[path = "../../core/tests/page_common/canonical.rs"]
+#[path = "../../core/tests/it/page_common/canonical.rs"]
 mod canonical;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -3,7 +3,7 @@
 //! A target cuts its structures from the front with [`Input`]; when the bytes run out they are zeros, so every input is
 //! a valid one. Whole databases are opened by [`sim`] and compared with the oracle in [`model`]; [`api_model`],
 //! [`crash_schedule`], [`open_dir`], [`nomt_import`] and [`treelet_fold`] are what the targets of these names do, which
-//! `engine/tests/fuzz_models.rs`, `core/tests/fuzzed_treelets.rs` do with some inputs, too.
+//! `engine/tests/fuzz_models.rs`, `core/tests/it/fuzzed_treelets.rs` do with some inputs, too.
 
 use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, Prefix, VerifyError,
@@ -25,7 +25,7 @@ pub mod treelet_fold;
 
 pub use input::Input;
 
-#[path = "../../core/tests/common/second.rs"]
+#[path = "../../core/tests/it/common/second.rs"]
 #[allow(dead_code)]
 mod second;
 

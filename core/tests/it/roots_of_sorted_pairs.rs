@@ -1,12 +1,10 @@
 //! The root that a `RootFolder` gives is that of the naive trie and of `nomt-core`, whatever the keys and however
 //! many; keys that do not ascend are refused.
-#![cfg(feature = "naive")]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{Blake3Hasher, Oracle, SPREADS, Sha2Hasher, below, cases, key, oracle_root, rng};
+use crate::common::{
+    Blake3Hasher, Oracle, SPREADS, Sha2Hasher, below, cases, key, oracle_root, rng,
+};
 use pleach_core::{
     Hasher, Key, TERMINATOR,
     fold::{FoldValue, NotAscending, RootFolder},

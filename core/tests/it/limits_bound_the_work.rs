@@ -3,13 +3,9 @@
 //!
 //! Verification is linear in the bytes, but a hostile witness of 65 MB took ten seconds: pairs of
 //! puts that part in their last bit, each pair with a chain of 256 hashes above it.
-#![cfg(feature = "naive")]
-
-mod common;
-
 use std::cell::Cell;
 
-use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
+use crate::common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
     naive::NaiveTrie,

@@ -1,10 +1,6 @@
 //! Changed encodings are refused, or say something true about the same root; the fast and the
 //! second verifier always agree on which.
-#![cfg(feature = "naive")]
-
-mod common;
-
-use common::{SPREADS, below, cases, mutate::mutate, rng, second, set, some_keys, some_ops};
+use crate::common::{SPREADS, below, cases, mutate::mutate, rng, second, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Lookup, Node,
     naive::NaiveTrie,
@@ -151,9 +147,9 @@ fn no_mutant_of_a_witness_claims_anything_false() {
 #[test]
 fn every_single_bit_of_a_proof_counts() {
     let mut rng = rng(99);
-    let set = set(common::Spread::Shared60, &mut rng, 20);
+    let set = set(crate::common::Spread::Shared60, &mut rng, 20);
     let root = set.root(BLAKE3);
-    let keys = some_keys(&set, common::Spread::Shared60, &mut rng, 4);
+    let keys = some_keys(&set, crate::common::Spread::Shared60, &mut rng, 4);
     let path = set.path(BLAKE3, &keys[0]).encode(BLAKE3).unwrap();
     let multi = set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap();
     for bit in 0..path.len() * 8 {
@@ -194,13 +190,13 @@ fn every_single_bit_of_a_proof_counts() {
 #[test]
 fn a_proof_says_nothing_about_keys_it_does_not_open() {
     let mut rng = rng(5);
-    let set = set(common::Spread::Uniform, &mut rng, 200);
+    let set = set(crate::common::Spread::Uniform, &mut rng, 200);
     let root = set.root(BLAKE3);
-    let keys = some_keys(&set, common::Spread::Uniform, &mut rng, 20);
+    let keys = some_keys(&set, crate::common::Spread::Uniform, &mut rng, 20);
     let bytes = set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap();
     let verified = multi::verify(BLAKE3, &bytes, &root).unwrap();
     for _ in 0..500 {
-        let key = common::key(common::Spread::Uniform, &mut rng);
+        let key = crate::common::key(crate::common::Spread::Uniform, &mut rng);
         let covered = verified.terminals().any(|terminal| terminal.prefix().covers(&key));
         assert_eq!(verified.get(&key) != Lookup::OutOfScope, covered);
     }

@@ -2,17 +2,17 @@
 
 #![allow(unreachable_pub, clippy::pedantic, reason = "these files are of a crate of their own")]
 
-#[path = "../../fuzz/src/input.rs"]
+#[path = "../../../fuzz/src/input.rs"]
 #[allow(dead_code, reason = "other targets use more of it")]
 mod input;
-#[path = "../../fuzz/src/treelet_fold.rs"]
+#[path = "../../../fuzz/src/treelet_fold.rs"]
 mod treelet_fold;
 
 use std::path::Path;
 
+use self::treelet_fold::Was;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
-use treelet_fold::Was;
 
 #[test]
 fn folds_agree_whatever_is_known() {

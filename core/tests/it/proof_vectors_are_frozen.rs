@@ -1,6 +1,6 @@
 //! Vectors for verifiers in other languages: `golden/proofs.json` has states, roots, proofs and witnesses, with what each proves, and
 //! proofs that are to be refused. Every later version reads them. The file is written again with
-//! `PLEACH_BLESS=1 cargo test -p pleach-core --test proof_vectors_are_frozen`, for cases that are added; those that are there stay.
+//! `PLEACH_BLESS=1 cargo test -p pleach-core --test it proof_vectors_are_frozen`, for cases that are added; those that are there stay.
 //!
 //! All bytes are hexadecimal. `value` is the hash of a value, `null` where the key is absent.
 

@@ -1,10 +1,6 @@
 //! A range proof says exactly what a map says about the range, and a change proof what differs
 //! between two maps: no pair more, none less, in the one encoding that the slow twin writes.
-#![cfg(feature = "naive")]
-
-mod common;
-
-use common::{SPREADS, Spread, below, cases, rng, second, set, some_keys, some_ops};
+use crate::common::{SPREADS, Spread, below, cases, rng, second, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Key, Lookup, ValueHash,
     naive::NaiveTrie,
@@ -228,9 +224,9 @@ fn a_pair_too_many_or_too_few_is_refused_or_proves_nothing() {
                 let (key, hash) = fewer.remove(index);
                 refused(&fewer);
                 let mut other = pairs.clone();
-                other[index].1 = common::bytes32(&mut rng);
+                other[index].1 = crate::common::bytes32(&mut rng);
                 refused(&other);
-                fewer.insert(index, (common::key(spread, &mut rng), hash));
+                fewer.insert(index, (crate::common::key(spread, &mut rng), hash));
                 if fewer != pairs {
                     refused(&fewer);
                 }
@@ -240,9 +236,9 @@ fn a_pair_too_many_or_too_few_is_refused_or_proves_nothing() {
                 assert_eq!(built, Err(BuildError::Pair { index: index + 1 }));
             }
             let mut more = pairs.clone();
-            let key = common::key(spread, &mut rng);
+            let key = crate::common::key(spread, &mut rng);
             if let Err(at) = more.binary_search_by_key(&key, |(key, _)| *key) {
-                more.insert(at, (key, common::bytes32(&mut rng)));
+                more.insert(at, (key, crate::common::bytes32(&mut rng)));
                 refused(&more);
             }
         }

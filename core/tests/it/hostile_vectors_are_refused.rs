@@ -1,8 +1,4 @@
 //! Hand-made encodings, most of which bring down a published verifier, each refused with its own error.
-#![cfg(feature = "naive")]
-
-mod common;
-
 use pleach_core::{
     Hasher, Lookup, Node, Prefix, TERMINATOR, VerifyError,
     naive::NaiveTrie,

@@ -1,9 +1,5 @@
 //! Hand-made blocks and proofs through the root over all, each refused with its own error; most of
 //! them hash to the right root, so that only their form or what they leave out is wrong.
-#![cfg(feature = "naive")]
-
-mod common;
-
 use pleach_core::{
     Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
     naive::NaiveTrie,

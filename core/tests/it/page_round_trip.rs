@@ -1,10 +1,8 @@
 //! What was put into a page comes out of it, and nothing else does.
 
-mod page_common;
-
 use std::collections::BTreeMap;
 
-use page_common::*;
+use crate::page_common::*;
 use pleach_core::page::{
     BranchEntry, LeafBuilder, LeafView, MAX_INLINE, MAX_PAGE_NO, OverflowCell, OverflowError,
     OverflowRun, PAGE_SIZE, PageError, RawCell, StreamHeader, StreamId, StreamView, branch, header,

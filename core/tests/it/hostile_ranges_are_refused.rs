@@ -1,9 +1,5 @@
 //! Hand-made range and change proofs, each refused with its own error; most of them hash to the
 //! right root, so that only what they leave out is wrong.
-#![cfg(feature = "naive")]
-
-mod common;
-
 use pleach_core::{
     Hasher, Key, Lookup, Node, Prefix, TERMINATOR, ValueHash, VerifyError,
     naive::NaiveTrie,

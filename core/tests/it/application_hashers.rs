@@ -1,10 +1,6 @@
 //! A hash function of an application's own gives roots and proofs as the built-in ones do, with a call for many
 //! messages and without one; proofs of another are refused.
-#![cfg(feature = "naive")]
-
-mod common;
-
-use common::{Spread, cases, rng, set, some_keys, some_ops};
+use crate::common::{Spread, cases, rng, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Lookup, VerifyError,
     fold::{FoldValue, RootFolder},

@@ -1,8 +1,6 @@
 //! No byte of a page can change unnoticed: by accident (the checksum) or on purpose (the rules).
 
-mod page_common;
-
-use page_common::*;
+use crate::page_common::*;
 use pleach_core::page::{
     Identity, OverflowError, PAGE_SIZE, Page, PageError, header, overflow, seal,
 };

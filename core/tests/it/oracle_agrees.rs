@@ -1,13 +1,11 @@
 //! The published crate `nomt-core` computes the same roots and accepts our proofs.
 #![cfg(all(feature = "naive", feature = "nomt"))]
 
-mod common;
-
-use bitvec::prelude::{BitSlice, Msb0};
-use common::{
+use crate::common::{
     Blake3Hasher, Oracle, SPREADS, Sha2Hasher, Spread, below, cases, oracle_root, rng, set,
     some_keys, some_ops,
 };
+use bitvec::prelude::{BitSlice, Msb0};
 use nomt_core::{
     proof::{self as theirs, MultiPathProof, MultiProof as TheirMulti, PathProofTerminal},
     trie::{KeyPath, LeafData},

@@ -1,9 +1,5 @@
 //! What was encoded is what a verifier says, and pieces put together give the same bytes.
-#![cfg(feature = "naive")]
-
-mod common;
-
-use common::second;
+use crate::common::second;
 use pleach_core::{
     Hasher, Key, Lookup, ValueHash,
     naive::{NaiveTrie, reads},
@@ -40,7 +36,7 @@ fn access() -> impl Strategy<Value = Access> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(
-        u32::try_from(common::cases(200)).unwrap_or(u32::MAX)
+        u32::try_from(crate::common::cases(200)).unwrap_or(u32::MAX)
     ))]
 
     #[test]
@@ -110,13 +106,13 @@ fn decoded(hasher: Hasher, trie: &NaiveTrie, keys: &[Key], ops: &[Op]) {
 
 #[test]
 fn what_was_encoded_is_decoded_without_a_root() {
-    for seed in 0..common::cases(20) {
-        for spread in common::SPREADS {
-            let mut rng = common::rng(seed);
-            let count = common::below(&mut rng, 50);
-            let trie = common::set(spread, &mut rng, count);
-            let keys = common::some_keys(&trie, spread, &mut rng, 10);
-            let ops = common::some_ops(&trie, spread, &mut rng, 10);
+    for seed in 0..crate::common::cases(20) {
+        for spread in crate::common::SPREADS {
+            let mut rng = crate::common::rng(seed);
+            let count = crate::common::below(&mut rng, 50);
+            let trie = crate::common::set(spread, &mut rng, count);
+            let keys = crate::common::some_keys(&trie, spread, &mut rng, 10);
+            let ops = crate::common::some_ops(&trie, spread, &mut rng, 10);
             decoded(BLAKE3, &trie, &keys, &ops);
             decoded(Hasher::SHA2_256, &trie, &keys, &ops);
         }

@@ -1,12 +1,8 @@
 //! The root over all namespaces is that of the naive trie and of the published crate, and what
 //! goes through it says what maps say; nothing else is accepted.
-#![cfg(feature = "naive")]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{
+use crate::common::{
     Blake3Hasher, Oracle, SPREADS, Sha2Hasher, below, bytes32, cases, mutate::mutate, oracle_root,
     rng, second, set, some_keys, some_ops,
 };

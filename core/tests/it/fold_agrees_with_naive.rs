@@ -1,16 +1,11 @@
 //! Folds of pages and regions, and of the root over them, give the same root and witness, byte by byte, as the naive
 //! trie.
-#![cfg(feature = "naive")]
-
-mod common;
-mod fold_support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::ops::Range;
 
-use common::{SPREADS, Spread, cases, rng};
-use fold_support::{Case, Value, Write};
+use crate::common::{SPREADS, Spread, cases, rng};
+use crate::fold_support::{Case, Value, Write};
 use pleach_core::{
     Hasher, Key, Node, NodeKind, Prefix, ValueHash,
     fold::{

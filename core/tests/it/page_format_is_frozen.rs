@@ -2,14 +2,12 @@
 //!
 //! `golden/pages.txt` has a digest for each seeded page. A difference means that existing databases can no longer be
 //! read: then the format version changes too, and the file is written again with `PLEACH_BLESS=1 cargo test -p
-//! pleach-core --test page_format_is_frozen`, which also writes the same pages as seeds for the fuzz targets.
-
-mod page_common;
+//! pleach-core --test it page_format_is_frozen`, which also writes the same pages as seeds for the fuzz targets.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use page_common::*;
+use crate::page_common::*;
 use pleach_core::Hasher;
 
 #[test]
