@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pleach::errors::NoRoom;
 use pleach::load::LoadOptions;
@@ -16,6 +16,7 @@ use pleach_journal::format::creation::CreationError;
 use pleach_journal::format::names::IMAGES;
 use pleach_ops::BackupOptions;
 
+use crate::common::held_device::NEVER;
 use crate::common::{Model, Rng, commit, uniform};
 use crate::crash::workload::{batch, value};
 use crate::crash::{Setup, SimDb, unrecorded};
@@ -336,7 +337,8 @@ fn a_close_lets_a_backup_go_on() {
     source.check(&disk, number);
 }
 
-/// A load wants a database of which nobody holds a state. A backup that begins meanwhile waits for its end, and has all of it.
+/// A load wants a database of which nobody holds a state. A backup that begins meanwhile waits for its end, and has all of
+/// it. It was not woken by that, and slept until the next commit.
 #[test]
 fn a_backup_waits_for_a_load() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -358,7 +360,15 @@ fn a_backup_waits_for_a_load() {
             (uniform(id), Value::from(id.to_be_bytes().as_slice()))
         });
         db.bulk_load(pairs, &LoadOptions::new()).expect("nobody holds a state");
-        backup.expect("begun").join().expect("no panic").expect("backed up")
+        let (backup, end) = (backup.expect("begun"), Instant::now() + NEVER);
+        while !backup.is_finished() {
+            if Instant::now() > end {
+                db.close().expect("closed");
+                panic!("the backup sleeps");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        backup.join().expect("no panic").expect("backed up")
     });
     assert_eq!((report.commit, report.roots), (db.commit_number(), db.roots()));
     assert!(db.commit_number() > 0);
