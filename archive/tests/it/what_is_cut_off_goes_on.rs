@@ -5,8 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path as FilePath;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,7 +21,7 @@ use object_store::{
 };
 
 use pleach_archive::{
-    Archive, ArchiveError, BackupOptions, Follower, Piece, backup, prune, restore,
+    Archive, ArchiveError, BackupOptions, Follower, Piece, Progress, backup, prune, restore,
 };
 
 use crate::common::{World, commit, objects, options, put, state_of, store};
@@ -281,6 +281,34 @@ fn an_object_that_is_removed_while_it_is_applied_is_named() {
     let follower = Follower::open(&archive, &folder, &options()).expect("opened");
     assert_eq!(follower.at(), from);
     assert!(state_of(follower.db()) == world.states[&from]);
+}
+
+/// Before an object changes the database, the folder says which one that is: whoever finds it at another commit than it was
+/// left at knows why.
+#[test]
+fn what_is_applied_is_noted_before() {
+    let (mut world, archive) = archived(17);
+    let folder = world.path("follower");
+    let first = archive.list().expect("listed").restorable().next();
+    restore(&archive, &folder, &options().commit(first)).expect("restored");
+    let cursor = folder.join("archive-cursor");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let progress: Progress = {
+        let (cursor, seen) = (cursor.clone(), Arc::clone(&seen));
+        Arc::new(move |_| {
+            let text = std::fs::read_to_string(&cursor).expect("a cursor");
+            seen.lock().expect("no panic").push(text);
+        })
+    };
+    let how = options().progress(Some(progress));
+    let mut follower = Follower::open(&archive, &folder, &how).expect("opened");
+    seen.lock().expect("no panic").clear();
+    let piece = follower.step().expect("applied").expect("changes");
+    let seen = seen.lock().expect("no panic");
+    let next = format!("next {}\n", piece.to());
+    assert!(!seen.is_empty() && seen.iter().all(|text| text.contains(&next)), "{seen:?}");
+    let after = std::fs::read_to_string(cursor).expect("a cursor");
+    assert!(after.contains(&format!("at {}\nnext none\n", piece.to())), "{after}");
 }
 
 fn store_listing(folder: &FilePath) -> pleach_archive::Listing {
