@@ -76,11 +76,11 @@ fn what_is_committed_between_two_steps_is_undone() {
     let put = |id, value: &[u8]| Access::write(uniform(id), Some(Value::from(value)));
     let mut expected: Pairs =
         (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
-    expected.sort_unstable();
+    expected.sort_unstable_by_key(|pair| pair.0);
     let session = db.session(SessionOptions::new()).expect("a session");
     commit(&db, (0..LOADED).step_by(40).map(|id| put(id, b"first")).collect());
-    let (mut pairs, mut got) = (session.iter(..), Pairs::new());
-    while let Some(pair) = pairs.next() {
+    let mut got = Pairs::new();
+    for pair in session.iter(..) {
         got.push(pair.expect("read"));
         // In the middle of a region, with some of its pages behind the iterator and some before it.
         if got.len() % 3000 == 1500 {
