@@ -63,9 +63,9 @@ fn an_overlays_values_come_before_announced_ones() {
     let put = |id: u64, value: u64| Access::write(key(id), Some(Value::from(value.to_le_bytes())));
     commit(&db, (0..300).map(|id| put(id, 1)).collect());
     let session = db.session(SessionOptions::new()).expect("a session");
-    let changes = (0..400)
-        .step_by(2)
-        .map(|id| if id.is_multiple_of(6) { Access::write(key(id), None) } else { put(id, 2) });
+    let changes = (0..400).step_by(2).map(|id: u64| {
+        if id.is_multiple_of(6) { Access::write(key(id), None) } else { put(id, 2) }
+    });
     let overlay = session.finish(changes).expect("finished").into_overlay();
     let keys: Vec<Key> = (0..400).map(key).collect();
     let expected = (0..400_u64).map(|id| match id {
