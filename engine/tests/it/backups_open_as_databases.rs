@@ -16,7 +16,6 @@ use pleach_journal::format::creation::CreationError;
 use pleach_journal::format::names::IMAGES;
 use pleach_ops::BackupOptions;
 
-use crate::common::held_device::NEVER;
 use crate::common::{Model, Rng, commit, uniform};
 use crate::crash::workload::{batch, value};
 use crate::crash::{Setup, SimDb, unrecorded};
@@ -360,7 +359,7 @@ fn a_backup_waits_for_a_load() {
             (uniform(id), Value::from(id.to_be_bytes().as_slice()))
         });
         db.bulk_load(pairs, &LoadOptions::new()).expect("nobody holds a state");
-        let (backup, end) = (backup.expect("begun"), Instant::now() + NEVER);
+        let (backup, end) = (backup.expect("begun"), Instant::now() + Duration::from_secs(10));
         while !backup.is_finished() {
             if Instant::now() > end {
                 db.close().expect("closed");
