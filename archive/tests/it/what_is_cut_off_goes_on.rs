@@ -5,14 +5,14 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path as FilePath;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt as _};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -20,7 +20,9 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 
-use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, Piece, backup, restore};
+use pleach_archive::{
+    Archive, ArchiveError, BackupOptions, Follower, Piece, Progress, backup, prune, restore,
+};
 
 use crate::common::{World, commit, objects, options, put, state_of, store};
 
@@ -92,7 +94,12 @@ impl ObjectStore for Failing {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        self.store.delete_stream(locations)
+        let fails = self.fails.clone();
+        let counted = locations.then(move |at| {
+            let fails = fails.clone();
+            async move { fails.call(async { at }).await }
+        });
+        self.store.delete_stream(counted.boxed())
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -202,6 +209,37 @@ fn an_upload_that_is_cut_off_leaves_the_archive_as_before_or_complete() {
     }
 }
 
+/// Prune removes the newest first: whatever call fails, changes that are left lead on from a commit that can be restored.
+#[test]
+fn a_prune_that_is_cut_off_leaves_no_gap() {
+    let mut world = World::new(16, 50);
+    let archive = world.archive();
+    for round in 0..8 {
+        world.commit_pairs();
+        let how = BackupOptions::new().full(round % 4 == 0);
+        backup(&archive, &world.db, &how).expect("backed up");
+    }
+    let folder = world.folder.path().join("archive");
+    let (mut cut_off, mut before) = (0, names(&folder));
+    for left in 0.. {
+        assert!(left < 100, "a prune has few calls");
+        let (failing, fails) = failing(&folder, left, false);
+        let pruned = prune(&failing, 1);
+        let listing = archive.list().expect("listed");
+        assert_eq!((listing.gaps(), listing.useless()), (Vec::new(), Vec::new()), "{left}");
+        if !fails.has_failed() {
+            pruned.expect("nothing failed");
+            assert!(listing.restorable().eq(5..=8), "{listing:?}");
+            break;
+        }
+        let error = pruned.expect_err("a call has failed");
+        assert!(matches!(error, ArchiveError::Store { .. }), "{error}");
+        cut_off += usize::from(names(&folder) != before);
+        before = names(&folder);
+    }
+    assert!(cut_off > 1, "in the middle of what it removes: {cut_off}");
+}
+
 /// A store that takes something else than it was given: the object does not stay.
 #[test]
 fn an_object_that_does_not_read_back_is_removed() {
@@ -243,6 +281,34 @@ fn an_object_that_is_removed_while_it_is_applied_is_named() {
     let follower = Follower::open(&archive, &folder, &options()).expect("opened");
     assert_eq!(follower.at(), from);
     assert!(state_of(follower.db()) == world.states[&from]);
+}
+
+/// Before an object changes the database, the folder says which one that is: whoever finds it at another commit than it was
+/// left at knows why.
+#[test]
+fn what_is_applied_is_noted_before() {
+    let (mut world, archive) = archived(17);
+    let folder = world.path("follower");
+    let first = archive.list().expect("listed").restorable().next();
+    restore(&archive, &folder, &options().commit(first)).expect("restored");
+    let cursor = folder.join("archive-cursor");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let progress: Progress = {
+        let (cursor, seen) = (cursor.clone(), Arc::clone(&seen));
+        Arc::new(move |_| {
+            let text = std::fs::read_to_string(&cursor).expect("a cursor");
+            seen.lock().expect("no panic").push(text);
+        })
+    };
+    let how = options().progress(Some(progress));
+    let mut follower = Follower::open(&archive, &folder, &how).expect("opened");
+    seen.lock().expect("no panic").clear();
+    let piece = follower.step().expect("applied").expect("changes");
+    let seen = seen.lock().expect("no panic");
+    let next = format!("next {}\n", piece.to());
+    assert!(!seen.is_empty() && seen.iter().all(|text| text.contains(&next)), "{seen:?}");
+    let after = std::fs::read_to_string(cursor).expect("a cursor");
+    assert!(after.contains(&format!("at {}\nnext none\n", piece.to())), "{after}");
 }
 
 fn store_listing(folder: &FilePath) -> pleach_archive::Listing {

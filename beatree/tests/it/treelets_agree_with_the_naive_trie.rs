@@ -10,7 +10,7 @@ use pleach_beatree::leaf_fold::{
 use pleach_beatree::treelet::treelet_levels;
 use pleach_beatree::treelet::{LEVELS, Treelet};
 use pleach_beatree::{Stored, Value};
-use pleach_core::fold::{Columns, Folder, NO_HASH, Occupancy, heap_index};
+use pleach_core::fold::{Columns, DifferingBits, Folder, NO_HASH, Occupancy, heap_index};
 use pleach_core::naive::NaiveTrie;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::LeafView;
@@ -360,6 +360,29 @@ fn follow(case: u64, tally: &mut Tally) {
             assert_eq!(*node, trie.node(BLAKE3, &below), "case {case}, slot {slot}");
             tally.known += 1;
         }
+    }
+}
+
+/// A treelet follows each commit that changes its page. What it knew before one that it has missed, or by other bits of the
+/// keys, is not of the page any more.
+#[test]
+fn a_treelet_that_missed_a_commit_knows_only_what_comes_with_the_next() {
+    let node = |byte| Node::new([byte; 32]);
+    let [left, right] = [0, 1].map(|bits| heap_index(1, bits));
+    let columns = {
+        let mut differing = DifferingBits::from(&[0; 32]);
+        (0..5).for_each(|byte| differing.add(&[1 << byte; 32]));
+        differing.columns(0)
+    };
+    assert!(columns.is_some());
+    for (before, columns, follows) in [(5, None, true), (4, None, false), (5, columns, false)] {
+        let mut treelet = Treelet::empty();
+        treelet.advance((0, 5), None, &node(1), [(left, node(2))].into_iter());
+        treelet.advance((before, 6), columns, &node(3), [(right, node(4))].into_iter());
+        let known = treelet.known();
+        assert_eq!((treelet.as_of(), known.node(heap_index(0, 0))), (6, Some(&node(3))));
+        assert_eq!(known.node(right), Some(&node(4)));
+        assert_eq!(known.node(left).is_some(), follows, "{before}, {columns:?}");
     }
 }
 

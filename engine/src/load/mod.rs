@@ -170,8 +170,7 @@ pub(crate) fn bulk_load(
     fill: PairSource<'_>,
     options: &LoadOptions,
 ) -> Result<LoadReport> {
-    let since = db.pace.now();
-    let ticket = LoadTicket::take(db, options.namespace)?;
+    let (since, ticket) = (db.pace.now(), LoadTicket::take(db, options.namespace)?);
     // In this order: every record that may name pages behind the files' ends is seen.
     let end = db.commits.sequencer.lock().log_end();
     let (before, taken) = (db.space.file_lengths()?, Mutex::default());
@@ -185,7 +184,7 @@ pub(crate) fn bulk_load(
         db.space.roll_back_load(before, taken, is_durable);
     }
     let mut report = result?;
-    ticket.db.commits.sequencer.lock().loading = false;
+    ticket.release();
     options.report_progress(report.accounts);
     report.bytes_written += db.counters.image_bytes.load(Ordering::Relaxed) - images;
     report.seconds = db.pace.now().saturating_sub(since).as_secs_f64();
@@ -225,12 +224,18 @@ impl LoadTicket {
         drop(state);
         Ok(Self { db, commit })
     }
+
+    /// Lets others commit again, and a backup that waits for the end of the load go on.
+    fn release(&self) {
+        self.db.commits.sequencer.lock().loading = false;
+        self.db.pace.notify();
+    }
 }
 
 impl Drop for LoadTicket {
     fn drop(&mut self) {
         if self.db.commits.published() < self.commit {
-            self.db.commits.sequencer.lock().loading = false;
+            self.release();
         }
     }
 }

@@ -2,6 +2,7 @@
 //! tried again.
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,11 +51,20 @@ fn for_another_commit() {
             assert!(Instant::now() < end);
             thread::sleep(Duration::from_millis(1));
         }
+        // One that waits all the same ends, late and with success.
+        let (ended, watched) = mpsc::channel::<()>();
+        let gate = &gate;
+        scope.spawn(move || {
+            if watched.recv_timeout(Duration::from_secs(10)) == Err(RecvTimeoutError::Timeout) {
+                gate.let_sync(false);
+            }
+        });
         let (above, error) = above.commit_with(AT_ONCE()).expect_err("in flight").into_parts();
         would_wait(&error);
         would_wait(&overlay.commit_with(AT_ONCE()).expect_err("in flight"));
         // The same overlay, whose commit is another thread's.
         would_wait(&parent.commit_with(AT_ONCE()).expect_err("in flight"));
+        drop(ended);
         gate.let_sync(false);
         assert_eq!(first.join().expect("no panic").expect("committed"), 1);
         above

@@ -1,7 +1,7 @@
 //! Who counts commits back over rollbacks has to know where these went: their numbers do not tell, and equal roots do not, either,
 //! since commits may be empty or come back to a state.
 
-use pleach::{Access, Db, Error, Options, Value};
+use pleach::{Access, Db, Error, Options, SessionOptions, Value};
 
 use crate::common::commit;
 
@@ -54,6 +54,31 @@ fn across_restarts_and_until_the_history_forgets_it() {
 /// The database, as it was killed or closed, opened again.
 fn db_of(options: &dyn Fn() -> Options) -> Db {
     Db::open(options()).expect("opened")
+}
+
+/// The blob is part of a state, also of one with the same pairs.
+#[test]
+fn and_brings_the_blob_of_then_back() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = || {
+        let options = Options::new(folder.path()).create(true).small().threads(2);
+        Db::open(options.history(10)).expect("opened")
+    };
+    let db = open();
+    for blob in [&b"one"[..], b"two", b"three"] {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let mut block = session.finish(put(1)).expect("finished");
+        block.set_blob(blob.to_vec()).expect("a blob");
+        block.commit().expect("committed");
+    }
+    for blob in [&b"two"[..], b"three", b"one", b""] {
+        let then = (1..=3).find(|commit| db.commit_at(*commit).expect("kept").blob[..] == *blob);
+        db.rollback_to(then.unwrap_or(0)).expect("rolled back");
+        assert_eq!(db.blob(), blob);
+    }
+    db.rollback_to(2).expect("rolled back");
+    drop(db);
+    assert_eq!(open().blob(), b"two");
 }
 
 #[test]

@@ -2,12 +2,17 @@
 //! or a commit and its reversal, a sibling is committed. It was `StaleParent` once, by its number.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread;
 
 use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::naive::NaiveTrie;
 use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::sim::SimDisk;
 
+use crate::common::held_device::{Held, Patient};
 use crate::common::{commit, uniform};
+use crate::crash::unrecorded;
 
 fn open(folder: &std::path::Path) -> Db {
     let options = Options::new(folder)
@@ -75,6 +80,58 @@ fn after_a_commit_of_a_blob_alone_the_state_is_another() {
     assert_eq!(above.commit().expect("the state is back"), 4);
     let stale = stale.into_block().commit().expect_err("now it is another again");
     assert!(matches!(stale.error(), Error::StaleParent { base: 1, tip: 4 }), "{stale}");
+}
+
+/// The parent is compared twice, since a commit that comes in between takes the place. The device commits the other block
+/// while the first one's long value is synced: behind its first look at the parent, before its ticket. Without the second
+/// look both would be commit 2.
+#[test]
+fn of_two_blocks_on_one_parent_the_ticket_takes_one() {
+    for merged in [false, true] {
+        let disk = SimDisk::new(1, unrecorded());
+        let open = || {
+            let (device, gate) = Held::new(disk.clone());
+            let options = Options::new("sim").create(true).cache_mib(8).geometry(Geometry::small());
+            (Db::open_on(device, Patient::new(2, &gate), options).expect("opened"), gate)
+        };
+        let (db, gate) = open();
+        db.pause_background();
+        commit(&db, vec![put(1, b"a")]);
+        let long = put(1, &[9; 150_000]);
+        let block = if merged {
+            let below = finish(&db, vec![put(3, b"x")]).into_overlay();
+            let session = db.session(SessionOptions::new().over(&below)).expect("a session");
+            session.finish(vec![long]).expect("finished")
+        } else {
+            finish(&db, vec![long])
+        };
+        let other = finish(&db, vec![put(1, b"b"), put(2, b"c")]);
+        let root = other.root();
+        let (sender, committed) = mpsc::channel();
+        gate.behind_sync("overflow", move || {
+            let other = thread::spawn(move || other.commit()).join().expect("no panic");
+            sender.send(other.expect("nobody has a ticket")).expect("awaited");
+        });
+        let stale = block.commit().expect_err("another block has the ticket");
+        assert!(matches!(stale.error(), Error::StaleParent { base: 1, tip: 2 }), "{stale}");
+        assert_eq!(committed.recv().expect("committed"), 2);
+        assert_eq!((db.commit_number(), db.root()), (2, root));
+        // Another value takes the room that the refused block's had: when the state is back, the block writes its own anew.
+        commit(&db, vec![put(4, &[7; 150_000])]);
+        let delete = |id| Access::write(uniform(id), None);
+        commit(&db, vec![put(1, b"a"), delete(2), delete(4)]);
+        assert_eq!(stale.into_block().commit().expect("the state is back"), 5);
+        let found = |db: &Db| {
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session.read(&uniform(1)).expect("reads").map(|value| value.to_vec())
+        };
+        assert_eq!(found(&db), Some(vec![9; 150_000]));
+        let root = db.root();
+        drop(db);
+        let (db, _gate) = open();
+        assert_eq!((db.commit_number(), db.root()), (5, root));
+        assert_eq!(found(&db), Some(vec![9; 150_000]));
+    }
 }
 
 /// A block's prior values are as of its own commit. Once that state came back under another number, the runs

@@ -2,9 +2,14 @@
 //! has folded is published, and nothing is folded again. Once an overlay of one batch took five to ten
 //! times the commit of its block, because every overlay was folded again.
 
-use pleach::{Access, Db, Geometry, Hasher, Options, SessionOptions, Value};
+use std::thread;
 
+use pleach::{Access, Db, Geometry, Hasher, Options, SessionOptions, Value};
+use pleach_io::sim::SimDisk;
+
+use crate::common::held_device::{Held, Patient};
 use crate::common::{Model, commit, uniform};
+use crate::crash::unrecorded;
 
 type Overlay = pleach::Overlay;
 
@@ -118,6 +123,49 @@ fn only_what_a_flush_has_cut_is_folded_again() {
     assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     drop((first, second, db));
     assert_eq!(open(folder.path()).root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
+}
+
+/// A flush may split pages after a commit has looked at the layouts: its ticket compares them once more. The device flushes
+/// while the block's long value is synced, between the two.
+#[test]
+fn what_a_flush_cuts_before_the_ticket_is_folded_again() {
+    let disk = SimDisk::new(1, unrecorded());
+    let open = || {
+        let (device, gate) = Held::new(disk.clone());
+        let options = Options::new("sim").create(true).cache_mib(16).geometry(Geometry::small());
+        let options = options.tune(|tuning| tuning.flush_at = 1);
+        (Db::open_on(device, Patient::new(2, &gate), options).expect("opened"), gate)
+    };
+    let (db, gate) = open();
+    db.pause_background();
+    let mut model = Model::default();
+    let first = puts(0..3000, 1);
+    model.apply(&first);
+    commit(&db, first);
+    let mut accesses = puts((0..3000).step_by(7), 2);
+    accesses.push(Access::write(uniform(9000), Some(Value::from(vec![9; 150_000]))));
+    model.apply(&accesses);
+    let block = db.session(SessionOptions::new()).expect("a session").finish(accesses);
+    let block = block.expect("finished");
+    let (flushed, before) = (db.clone(), db.metrics().refolds);
+    gate.behind_sync("overflow", move || {
+        // One page becomes dozens.
+        let flush = thread::spawn(move || flushed.drain(0));
+        flush.join().expect("no panic").expect("flushed");
+    });
+    assert_eq!(block.commit().expect("committed"), 2);
+    assert!(db.metrics().refolds > before, "its layout was another");
+    let root = model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
+    assert_eq!(db.root(), root);
+    // Another batch stands on the nodes that were published.
+    let accesses = puts((0..3000).step_by(5), 3);
+    model.apply(&accesses);
+    commit(&db, accesses);
+    let root = model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
+    assert_eq!(db.root(), root);
+    drop(db);
+    let (db, _gate) = open();
+    assert_eq!(db.root(), root);
 }
 
 /// What an overlay takes is counted, and is gone with it.

@@ -55,6 +55,40 @@ fn many_announced_keys_are_taken_from_the_value_cache() {
     assert!(many >= one_by_one, "{many}: what was at hand was taken from there");
 }
 
+/// The value cache has values of commits. Those of an overlay come before, whether they are put, replaced or deleted there.
+#[test]
+fn an_overlays_values_come_before_announced_ones() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path(), 64);
+    let put = |id: u64, value: u64| Access::write(key(id), Some(Value::from(value.to_le_bytes())));
+    commit(&db, (0..300).map(|id| put(id, 1)).collect());
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let changes = (0..400).step_by(2).map(|id: u64| {
+        if id.is_multiple_of(6) { Access::write(key(id), None) } else { put(id, 2) }
+    });
+    let overlay = session.finish(changes).expect("finished").into_overlay();
+    let keys: Vec<Key> = (0..400).map(key).collect();
+    let expected = (0..400_u64).map(|id| match id {
+        _ if id.is_multiple_of(6) => None,
+        _ if id.is_multiple_of(2) => Some(Value::from(2_u64.to_le_bytes())),
+        0..300 => Some(Value::from(1_u64.to_le_bytes())),
+        _ => None,
+    });
+    let expected: Vec<Option<Value>> = expected.collect();
+    // The commit's own session has the values of the commit put there, for all.
+    let below = db.session(SessionOptions::new()).expect("a session");
+    let above = db.session(SessionOptions::new().over(&overlay)).expect("a session");
+    for session in [&below, &above] {
+        session.prefetch(&keys);
+        for key in &keys {
+            session.read(key).expect("read");
+        }
+    }
+    let one_by_one = keys.iter().map(|key| above.read(key).expect("read"));
+    assert!(one_by_one.eq(expected.iter().cloned()));
+    assert_eq!(above.read_many(&keys).expect("read"), expected);
+}
+
 /// However slow the machine is: a reader that misses a page which the task has asked for waits for it.
 #[test]
 fn announced_pages_are_read_once() {

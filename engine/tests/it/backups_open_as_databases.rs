@@ -3,14 +3,17 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use pleach::errors::NoRoom;
+use pleach::load::LoadOptions;
 use pleach::{
     Access, Db, Durability, Error, Geometry, Hasher, Options, Progress, SessionOptions, Value,
 };
 use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime};
 use pleach_io::{Device as _, OpenMode, Operation};
 use pleach_journal::format::creation::CreationError;
+use pleach_journal::format::names::IMAGES;
 use pleach_ops::BackupOptions;
 
 use crate::common::{Model, Rng, commit, uniform};
@@ -331,6 +334,43 @@ fn a_close_lets_a_backup_go_on() {
     let late = pleach_ops::backup_on(&db, SimDisk::new(1, unrecorded()), &BackupOptions::new());
     assert!(matches!(late, Err(Error::Closed)), "{late:?}");
     source.check(&disk, number);
+}
+
+/// A load wants a database of which nobody holds a state. A backup that begins meanwhile waits for its end, and has all of
+/// it. It was not woken by that, and slept until the next commit.
+#[test]
+fn a_backup_waits_for_a_load() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = Options::new(folder.path().join("db")).create(true).cache_mib(16).threads(2);
+    let db = Db::open(options.geometry(Geometry::small())).expect("created");
+    let copy = folder.path().join("copy");
+    let report = std::thread::scope(|scope| {
+        let mut backup = None;
+        let pairs = (0..1000).map(|id| {
+            backup.get_or_insert_with(|| {
+                let backup = scope.spawn(|| pleach_ops::backup(&db, &copy, &BackupOptions::new()));
+                // The last file that it makes before it looks at the database.
+                while !copy.join(IMAGES[1]).exists() && !backup.is_finished() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(100));
+                backup
+            });
+            (uniform(id), Value::from(id.to_be_bytes().as_slice()))
+        });
+        db.bulk_load(pairs, &LoadOptions::new()).expect("nobody holds a state");
+        let (backup, end) = (backup.expect("begun"), Instant::now() + Duration::from_secs(10));
+        while !backup.is_finished() {
+            if Instant::now() > end {
+                db.close().expect("closed");
+                panic!("the backup sleeps");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        backup.join().expect("no panic").expect("backed up")
+    });
+    assert_eq!((report.commit, report.roots), (db.commit_number(), db.roots()));
+    assert!(db.commit_number() > 0);
 }
 
 /// Threads commit to real files, long values among them, while backups are made.

@@ -69,6 +69,28 @@ fn cold_each_page_is_read_once_and_the_cache_stays_as_it_is() {
     }
 }
 
+/// Undo of a region is kept from step to step, and taken anew where the region has changed since.
+#[test]
+fn what_is_committed_between_two_steps_is_undone() {
+    let (db, _, _) = loaded(32 << 10);
+    let put = |id, value: &[u8]| Access::write(uniform(id), Some(Value::from(value)));
+    let mut expected: Pairs =
+        (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    expected.sort_unstable_by_key(|pair| pair.0);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    commit(&db, (0..LOADED).step_by(40).map(|id| put(id, b"first")).collect());
+    let mut got = Pairs::new();
+    for pair in session.iter(..) {
+        got.push(pair.expect("read"));
+        // In the middle of a region, with some of its pages behind the iterator and some before it.
+        if got.len() % 3000 == 1500 {
+            let id = got.len() as u64 / 3000;
+            commit(&db, (id..LOADED).step_by(40).map(|id| put(id, b"later")).collect());
+        }
+    }
+    assert!(got == expected, "another state");
+}
+
 /// Neighbours in the file are read at once, from either end; the pages of a load all are.
 #[test]
 fn pages_of_a_load_are_read_in_runs() {

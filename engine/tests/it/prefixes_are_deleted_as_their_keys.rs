@@ -61,3 +61,34 @@ fn after_reads_and_before_writes_of_the_same_batch() {
     let values = [0, 1, 2, 3, 9].map(|last| db.get(&key(last)).expect("read").is_some());
     assert_eq!(values, [false, true, true, false, false]);
 }
+
+/// Keys right beside the prefix stay, and so do those below it in other namespaces.
+#[test]
+fn and_no_others() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let [by_prefix, by_key] = folders.each_ref().map(|folder| open(folder.path(), 16));
+    let key = |lead: [u8; 3], rest: u8| {
+        let mut key = [rest; 32];
+        key[..3].copy_from_slice(&lead);
+        key
+    };
+    let below = [key([7, 3, 0], 0), key([7, 3, 9], 9), key([7, 3, 0xff], 0xff)];
+    let beside = [key([7, 2, 0xff], 0xff), key([7, 4, 0], 0), key([6, 3, 5], 5), key([8, 3, 5], 5)];
+    for db in [&by_prefix, &by_key] {
+        db.add_namespace(4).expect("added");
+        // Each of the two namespaces has a key that the other one lacks.
+        let first = below[1..].iter().chain(&beside).map(|key| put(*key, 1));
+        let other = below[..2].iter().chain(&beside).map(|key| put(*key, 2).in_namespace(4));
+        commit(db, first.chain(other).collect());
+    }
+    commit(&by_prefix, vec![Access::delete_prefix(&[7, 3]).in_namespace(4)]);
+    let deletes = below[..2].iter().map(|key| Access::write(*key, None).in_namespace(4));
+    commit(&by_key, deletes.collect());
+    assert_eq!(by_prefix.roots(), by_key.roots());
+    let session = by_prefix.session(SessionOptions::new()).expect("a session");
+    for (namespace, there) in [(0, true), (4, false)] {
+        let namespace = session.namespace(namespace).expect("there");
+        assert_eq!(namespace.read(&below[1]).expect("read").is_some(), there);
+        assert!(beside.iter().all(|key| namespace.read(key).expect("read").is_some()));
+    }
+}

@@ -34,6 +34,7 @@ enum Syncs {
 
 type BehindOpen = (String, u32, fn(&SimDisk, &str));
 type AtEachOpen = (&'static str, Box<dyn FnMut() + Send>);
+type BehindSync = (&'static str, Box<dyn FnOnce() + Send>);
 
 #[derive(Default)]
 struct State {
@@ -55,6 +56,8 @@ struct State {
     behind_open: Option<BehindOpen>,
     /// What comes right behind each open of a file whose name begins like this.
     at_each_open: Option<AtEachOpen>,
+    /// What comes right behind the next sync of a file.
+    behind_sync: Option<BehindSync>,
 }
 
 impl std::fmt::Debug for Gate {
@@ -147,6 +150,18 @@ impl Gate {
     /// The same behind each open of a file whose name begins with `prefix`.
     pub fn at_each_open(&self, prefix: &'static str, what: impl FnMut() + Send + 'static) {
         self.change(|state| state.at_each_open = Some((prefix, Box::new(what))));
+    }
+
+    /// Right behind the next sync of a file, in the thread that syncs, something is done.
+    pub fn behind_sync(&self, file: &'static str, what: impl FnOnce() + Send + 'static) {
+        self.change(|state| state.behind_sync = Some((file, Box::new(what))));
+    }
+
+    fn synced(&self, name: &str) {
+        let due = self.change(|state| state.behind_sync.take_if(|(file, _)| *file == name));
+        if let Some((_, what)) = due {
+            what();
+        }
     }
 
     fn opened(&self, disk: &SimDisk, name: &str) {
@@ -300,7 +315,9 @@ impl Device for Held {
         if file.name().starts_with("log-") && self.gate.pass_sync() {
             return Err(failed(file, 0));
         }
-        self.disk.sync(file)
+        self.disk.sync(file)?;
+        self.gate.synced(file.name());
+        Ok(())
     }
     fn queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
         let queue = self.disk.queue(depth)?;
