@@ -148,6 +148,9 @@ pub struct Merges(Vec<Option<Merge>>);
 impl Merges {
     /// Inserts the run of a commit, later than all inserted ones, and continues the merges. Gives the bytes of memory
     /// of the commit's run.
+    ///
+    /// # Panics
+    /// When it is not later.
     pub fn push(&mut self, runs: &mut Runs, commit: CommitRun) -> u64 {
         let mut run = commit.run;
         run.finish();

@@ -376,6 +376,9 @@ impl RegionState {
     }
 
     /// Stores the nodes of a child's parts as of the commit that was applied last, which changed them.
+    ///
+    /// # Panics
+    /// When there are some of an earlier commit.
     pub fn store_parts(&mut self, child: usize, parts: Arc<PartNodes>) {
         let prefix = self.children.prefix(child);
         assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");

@@ -23,14 +23,6 @@ pub enum Contradiction {
     /// The map of the overflow file does not fit the file, or the runs that records name.
     #[error("the overflow map: {0}")]
     OverflowMap(SpaceError),
-    /// A page file is longer than page numbers allow.
-    #[error("{file} has {bytes} bytes: more than page numbers reach")]
-    FileTooLong {
-        /// File name.
-        file: &'static str,
-        /// The file's length in bytes.
-        bytes: u64,
-    },
     /// An upper branch page names a child without a page.
     #[error("the branch below {prefix:?} has no page")]
     BranchWithoutPage {

@@ -233,8 +233,8 @@ fn leaf_space(
     }
     let file = device.open(LEAF_FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
-    let pages = u32::try_from(found / PAGE as u64)
-        .map_err(|_| Contradiction::FileTooLong { file: LEAF_FILE, bytes: found })?;
+    let (file, page, what) = (LEAF_FILE, found / PAGE as u64, "no page number reaches it");
+    let pages = u32::try_from(page).map_err(|_| Contradiction::Page { file, page, what })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
     let last = recovered.leaf_pages.iter().max();
     if let Some(last) = last.filter(|last| last.get() >= in_segments) {

@@ -92,9 +92,9 @@ impl Tries {
 
     /// Adds the trie of a namespace that has none.
     pub(crate) fn add(&self, trie: Trie) {
-        self.change(|tries| match find(tries, trie.namespace) {
-            Ok(_) => panic!("namespace {} has a trie", trie.namespace),
-            Err(at) => tries.insert(at, trie),
+        self.change(|tries| {
+            let at = find(tries, trie.namespace).expect_err("the namespace has no trie");
+            tries.insert(at, trie);
         });
     }
 
@@ -109,9 +109,9 @@ impl Tries {
     /// Marks a trie as dropped by commit `dropped`; `None` restores it with all it had.
     pub(crate) fn set_dropped(&self, namespace: u8, dropped: Option<u64>) {
         assert!(namespace > 0, "namespace 0 always exists");
-        self.change(|tries| match find(tries, namespace) {
-            Ok(at) => tries[at].dropped = dropped,
-            Err(_) => panic!("namespace {namespace} has no trie"),
+        self.change(|tries| {
+            let at = find(tries, namespace).expect("the namespace has a trie");
+            tries[at].dropped = dropped;
         });
     }
 
