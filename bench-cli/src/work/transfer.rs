@@ -258,7 +258,13 @@ pub fn same_stream(side: &JobContext, stream: &impl Serialize) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(Error::file(&path)(error)),
     }
-    std::fs::write(&path, ours).map_err(Error::file(&path))
+    // Synced, and the names in the folder: `recover` may cut the power before anything else is.
+    let written = std::fs::File::create(&path).and_then(|mut file| {
+        file.write_all(ours.as_bytes())?;
+        file.sync_all()?;
+        std::fs::File::open(path.parent().unwrap_or(&path))?.sync_all()
+    });
+    written.map_err(Error::file(&path))
 }
 
 /// The workload.

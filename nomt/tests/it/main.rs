@@ -3,6 +3,7 @@
 mod commits_follow_their_state;
 mod common;
 mod databases_open_again;
+mod differential;
 mod figures_are_there;
 mod folders_are_imported;
 mod overlays_keep_their_order;

@@ -22,9 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-mod in_memory;
-
-use in_memory::in_memory;
+use crate::in_memory::in_memory;
 
 const BLOCKS: u64 = 300;
 const USERS: u64 = 100;

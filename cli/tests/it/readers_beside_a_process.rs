@@ -1,13 +1,11 @@
 //! Readers in one process beside a live workload in another: each state that they read has its root, and every command works. Ten seconds, or
 //! `PLEACH_SECONDS`.
 
-mod common;
-
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::binaries;
+use crate::common::binaries;
 use pleach::{Db, Error, Hasher, Options};
 use pleach_ops::{FoldValue, RootFolder};
 

@@ -1,14 +1,12 @@
 //! The operator's week of docs/operating.md runs as it stands there: a live workload, backups beside it, a kill, a bad page, a repair.
 
-mod common;
-
 use std::process::Command;
 
-use common::binaries;
+use crate::common::binaries;
 
 /// The script of the section.
 fn script() -> &'static str {
-    let manual = include_str!("../../docs/operating.md");
+    let manual = include_str!("../../../docs/operating.md");
     let section = manual.split("## An operator's week").nth(1).expect("the section is there");
     section.split("```").nth(1).and_then(|block| block.strip_prefix("sh\n")).expect("a script")
 }

@@ -12,9 +12,7 @@ use revm::database::states::{PlainStorageChangeset, StateChangeset};
 use revm::database_interface::bal::EvmDatabaseError;
 use revm::primitives::{B256, U256};
 
-mod in_memory;
-
-use in_memory::in_memory;
+use crate::in_memory::in_memory;
 
 const USERS: u64 = 300;
 

@@ -1,0 +1,6 @@
+//! The tests of `pleach-bench`, linked once.
+
+mod cli;
+mod house;
+mod manifests;
+mod signals;

@@ -1,0 +1,4 @@
+//! The tests of `pleach-c`, linked once.
+
+mod header;
+mod program;

@@ -1,0 +1,6 @@
+//! The tests of `pleach-cli`, linked once.
+
+mod cli;
+mod common;
+mod operators_week;
+mod readers_beside_a_process;
