@@ -181,8 +181,7 @@ fn kind_of_db(error: &pleach::Error) -> ErrorKind {
         | E::HistoryLost { .. }
         | E::Corrupt(
             Contradiction::Backup { .. }
-            | Contradiction::OtherValue { .. }
-            | Contradiction::ValueHash { .. }
+            | Contradiction::Page { file: "overflow", .. }
             | Contradiction::Pairs { .. },
         )
         | E::OtherRoot { .. } => ErrorKind::Damaged,
