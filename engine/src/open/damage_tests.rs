@@ -738,3 +738,33 @@ fn a_wrong_digest_in_a_record_is_found() {
     let found = opens_after_plain(EntryKind::Changed, TrieKind::Merkle, wrong).map(drop);
     assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
 }
+
+/// Two values have the same bytes, and the cell of one names the pages of the other: nodes and hashes are right, only a check
+/// that counts the pages of the overflow file sees it.
+#[test]
+fn a_check_finds_pages_that_two_values_name_and_pages_that_none_names() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options()).expect("created");
+    let put = |at| Access::write(id(at), Some(Value::from(vec![7; 100_000])));
+    commit(&db, [1, 2].map(put).to_vec()).expect("committed");
+    let index = db.state().index.load_full();
+    let mut state = index.region(&id(1)).write();
+    let [mut one, two] = [1, 2].map(|at| state.buffered_change(&id(at)).expect("put").clone());
+    let pages = [&one, &two].map(|change| {
+        let run = crate::state::pages::overflow::runs(&change.stored)[0];
+        format!("pages {} to {} of overflow", run.start, run.start + u64::from(run.pages))
+    });
+    one.stored = two.stored.clone();
+    let mut buffered = vec![one, two];
+    buffered.sort_by_key(|change| change.key);
+    state.restore_buffered(buffered, Vec::new());
+    drop(state);
+    db.drain(0).expect("flushed");
+    db.close().expect("closed");
+    let report = check_on(&disk, CheckOptions::default()).expect("checked");
+    let found: Vec<&str> = report.findings.iter().map(|finding| &*finding.what).collect();
+    let [named, leaked] = [1, 0].map(|at: usize| &pages[at]);
+    let expected =
+        [format!("{named} are named twice"), format!("{leaked} are neither named nor free")];
+    assert!(found.len() == 2 && expected.iter().all(|one| found.contains(&&**one)), "{found:?}");
+}

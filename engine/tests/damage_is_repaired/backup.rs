@@ -2,16 +2,16 @@
 //! what is whole is written out, and what is lost is named.
 
 use pleach::internals::error::Contradiction;
-use pleach::{Error, Geometry};
-use pleach_io::sim::SimDisk;
+use pleach::{Access, Error, Geometry, SessionOptions, Value};
+use pleach_io::sim::{Image, SimDisk};
 use pleach_io::{Device as _, OpenMode, PageBuf};
 use pleach_ops::BackupOptions;
 use pleach_ops::export::{ImportOptions, StreamReader, import};
 use pleach_ops::repair::{RollForwardReport, roll_forward_on, salvage_on};
 
 use crate::common::{
-    Chain, MERKLE, PLAIN, Pairs, SimDb, States, damage, disk_of, is_named, new_disk, open, options,
-    pairs, runtime,
+    Chain, MERKLE, PLAIN, Pairs, SimDb, States, damage, disk_of, is_named, key, new_disk, open,
+    options, pairs, runtime,
 };
 
 const HISTORY: u64 = 100;
@@ -206,6 +206,130 @@ fn commits_of_a_log_that_is_gone_are_not_passed_over() {
     }
 }
 
+/// Pages of the log that a commit has written, in order.
+fn written(before: &Image, after: &Image) -> Vec<(String, u64)> {
+    let mut pages = Vec::new();
+    for name in after.names().filter(|name| name.starts_with("log-")) {
+        let now = after.file(name).expect("a file").to_vec();
+        let then = before.file(name).map_or_else(|| vec![0; now.len()], |file| file.to_vec());
+        let both = (0..).zip(now.chunks(4096).zip(then.chunks(4096)));
+        let other = both.filter(|(_, (now, then))| now != then);
+        pages.extend(other.map(|(page, _)| (name.to_owned(), page)));
+    }
+    pages
+}
+
+/// A backup, the log after it of the disk, and the pages that each of three commits behind the backup has written, three or
+/// more.
+fn three_commits() -> (SimDisk, SimDisk, u64, [Vec<(String, u64)>; 3]) {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, HISTORY);
+    chain.commit(200);
+    let backup = new_disk();
+    pleach_ops::backup_on(&chain.db, &backup, &BackupOptions::new()).expect("backed up");
+    let pages = [(); 3].map(|()| {
+        let before = disk.image();
+        chain.commit(200);
+        written(&before, &disk.image())
+    });
+    assert!(pages.iter().all(|pages| pages.len() >= 3), "{pages:?}");
+    (backup, disk, chain.db.commit_number(), pages)
+}
+
+/// Damages a page in the middle of a record, whose header stays whole.
+fn damage_body(disk: &SimDisk, pages: &[(String, u64)]) {
+    let (name, page) = &pages[pages.len() / 2];
+    damage(disk, name, *page, false);
+}
+
+/// No whole record names the last two commits. The header of the last record says that the log was durable behind the one
+/// before it.
+#[test]
+fn a_log_that_was_durable_behind_its_last_whole_record_had_more() {
+    let (backup, disk, newest, pages) = three_commits();
+    damage_body(&disk, &pages[1]);
+    damage_body(&disk, &pages[2]);
+    let (report, ..) = rolled(&backup, &disk, None).expect("rolled forward");
+    assert_eq!(report.through, newest - 2);
+    assert!(report.lost.numbers.is_empty() && report.lost.maybe_more, "{report:?}");
+}
+
+/// Nothing says that there is a record behind the last whole one, but that the pages there cannot be read.
+#[test]
+fn a_log_that_cannot_be_read_to_its_end_may_have_had_more() {
+    let (backup, disk, newest, pages) = three_commits();
+    for (name, page) in pages[2].iter().filter(|page| !pages[1].contains(page)) {
+        damage(&disk, name, *page, true);
+    }
+    let (report, ..) = rolled(&backup, &disk, None).expect("rolled forward");
+    assert_eq!(report.through, newest - 1);
+    assert!(report.lost.numbers.is_empty() && report.lost.maybe_more, "{report:?}");
+}
+
+/// All records are there, and a segment is gone that had been made for more: they say that it was there.
+#[test]
+fn a_log_without_a_segment_that_was_prepared_may_have_had_more() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, HISTORY);
+    let is_behind = |name: &&str, end: &str| name.starts_with("log-") && *name > end;
+    let ahead = (0..50).find_map(|_| {
+        // The background makes a segment when the last one is half full.
+        chain.db.drain(0).expect("flushed");
+        let before = disk.image();
+        chain.commit(9);
+        let after = disk.image();
+        let end = written(&before, &after).pop().expect("a record").0;
+        after.names().find(|name| is_behind(name, &end)).map(str::to_owned)
+    });
+    let backup = new_disk();
+    pleach_ops::backup_on(&chain.db, &backup, &BackupOptions::new()).expect("backed up");
+    let newest = chain.db.commit_number();
+    drop(chain.db);
+    for (lost, is_whole) in [(None, true), (ahead, false)] {
+        if let Some(lost) = &lost {
+            disk.remove(lost).expect("removed");
+        }
+        let (report, ..) = rolled(&backup, &disk, None).expect("rolled forward");
+        assert_eq!((report.through, report.lost.is_none()), (newest, is_whole), "without {lost:?}");
+        assert!(report.lost.numbers.is_empty(), "{report:?}");
+    }
+}
+
+/// The next commit writes over all that is other, so that the roots after it are right: those before it tell. The record of
+/// the state's own commit, which would tell, too, is damaged.
+#[test]
+fn a_state_that_the_next_commit_makes_right_is_another_all_the_same() {
+    let [disk, same, other] = [(); 3].map(|()| new_disk());
+    let put = |db: &SimDb, others: u64, byte: u8| {
+        let own = Access::write(key(1), Some(Value::from(vec![byte; 40])));
+        let others =
+            (2..2 + others).map(|id| Access::write(key(id), Some(Value::from(vec![7; 900]))));
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let block = session.finish(others.chain([own]).collect::<Vec<_>>()).expect("finished");
+        block.commit().expect("committed")
+    };
+    let copies = [(&same, 1), (&other, 2)].map(|(disk, byte)| {
+        let db = open(disk, HISTORY).expect("created");
+        put(&db, 20, byte);
+        db
+    });
+    let db = open(&disk, HISTORY).expect("created");
+    let before = disk.image();
+    put(&db, 20, 1);
+    damage_body(&disk, &written(&before, &disk.image()));
+    put(&db, 0, 3);
+    let roots = db.roots();
+    drop(db);
+    let [same, other] = copies.map(|copy| roll_forward_on(&copy, &disk, None));
+    let report = same.expect("rolled forward");
+    assert_eq!((report.through, report.roots), (2, roots));
+    let refused = other.expect_err("the state of another commit");
+    assert!(
+        matches!(refused, Error::Corrupt(Contradiction::OtherState { commit: 2, namespace: 0 })),
+        "{refused}"
+    );
+}
+
 #[test]
 fn what_is_whole_is_salvaged_and_what_is_lost_is_named() {
     let disk = new_disk();
@@ -387,4 +511,27 @@ fn a_lost_long_value_that_was_replaced_is_gone_over() {
         ended += u64::from(report.error.is_some());
     }
     assert!(merged > 10 && ended > 10, "{merged} {ended}");
+}
+
+/// Nor does anybody need a value of a namespace that a later commit drops.
+#[test]
+fn a_lost_long_value_of_a_dropped_namespace_is_gone_over() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, HISTORY);
+    chain.commit(20);
+    let backup = new_disk();
+    pleach_ops::backup_on(&chain.db, &backup, &BackupOptions::new()).expect("backed up");
+    let long = Access::write(key(1), Some(Value::from(vec![7; 70_000]))).in_namespace(MERKLE);
+    let session = chain.db.session(SessionOptions::new()).expect("a session");
+    session.finish(vec![long]).expect("finished").commit().expect("committed");
+    chain.namespace(MERKLE, false);
+    let (newest, roots) = (chain.db.commit_number(), chain.db.roots());
+    drop(chain.db);
+    for page in 0..disk.image().file("overflow").expect("a file").len() / 4096 {
+        damage(&disk, "overflow", page, false);
+    }
+    let (report, found, _) = rolled(&backup, &disk, None).expect("rolled forward");
+    assert!(report.error.is_none() && report.lost.is_none(), "{report:?}");
+    assert_eq!((report.through, report.roots), (newest, roots));
+    assert!(found == chain.pairs);
 }

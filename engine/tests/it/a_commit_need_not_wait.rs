@@ -14,9 +14,12 @@ use crate::common::held_device::{Gate, Held, NEVER, Patient};
 use crate::common::uniform;
 use crate::crash::unrecorded;
 
-fn open(cache_mib: u64) -> (Db, Arc<Gate>) {
+fn options() -> Options {
+    Options::new("sim").create(true).cache_mib(8).geometry(Geometry::small())
+}
+
+fn open(options: Options) -> (Db, Arc<Gate>) {
     let (device, gate) = Held::new(SimDisk::new(1, unrecorded()));
-    let options = Options::new("sim").create(true).cache_mib(cache_mib).geometry(Geometry::small());
     let db = Db::open_on(device, Patient::new(2, &gate), options).expect("opened");
     db.pause_background();
     (db, gate)
@@ -39,7 +42,7 @@ fn would_wait(error: &Error) {
 
 #[test]
 fn for_another_commit() {
-    let (db, gate) = open(8);
+    let (db, gate) = open(options());
     let parent = block(&db, None, 0..9, 8).into_overlay();
     let above = block(&db, Some(&parent), 9..18, 8);
     let overlay = block(&db, Some(&parent), 20..30, 8).into_overlay();
@@ -77,7 +80,7 @@ fn for_another_commit() {
 
 #[test]
 fn for_room() {
-    let (db, _gate) = open(8);
+    let (db, _gate) = open(options());
     let mut committed = 0;
     let (refused, error) = loop {
         let ids = committed * 500..(committed + 1) * 500;
@@ -91,4 +94,24 @@ fn for_room() {
     assert!(committed > 0);
     db.resume_background();
     assert_eq!(refused.commit().expect("it waits for room"), committed + 1);
+}
+
+/// Buffered changes have a quarter of the budget, however much log there may be.
+#[test]
+fn for_buffered_changes_to_be_flushed() {
+    let (db, _gate) = open(options().log_limit_bytes(32 << 20));
+    let mut committed = 0;
+    let (refused, error) = loop {
+        let ids = committed * 500..(committed + 1) * 500;
+        match block(&db, None, ids, 500).commit_with(AT_ONCE()) {
+            Ok(number) => committed = number,
+            Err(failed) => break failed.into_parts(),
+        }
+        assert!(committed < 16, "{} bytes are buffered", db.metrics().pending_bytes);
+    };
+    would_wait(&error);
+    let buffered = db.metrics().pending_bytes;
+    assert!(buffered > 2 << 20, "{buffered} bytes are buffered");
+    db.drain(0).expect("flushed");
+    assert_eq!(refused.commit_with(AT_ONCE()).expect("there is room"), committed + 1);
 }

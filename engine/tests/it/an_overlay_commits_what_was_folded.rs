@@ -4,7 +4,7 @@
 
 use std::thread;
 
-use pleach::{Access, Db, Geometry, Hasher, Options, SessionOptions, Value};
+use pleach::{Access, Db, Error, Geometry, Hasher, Options, SessionOptions, Value};
 use pleach_io::sim::SimDisk;
 
 use crate::common::held_device::{Held, Patient};
@@ -166,6 +166,39 @@ fn what_a_flush_cuts_before_the_ticket_is_folded_again() {
     drop(db);
     let (db, _gate) = open();
     assert_eq!(db.root(), root);
+}
+
+/// Another commit may come first after a commit has looked at its parent, and before it folds again what a flush has cut:
+/// the regions have nodes of a state that it was not folded on. It is told that it is late, and nothing else.
+#[test]
+fn a_commit_that_another_overtakes_folds_on_its_own_state() {
+    let (device, gate) = Held::new(SimDisk::new(1, unrecorded()));
+    let options = Options::new("sim").create(true).cache_mib(16).geometry(Geometry::small());
+    let options = options.tune(|tuning| tuning.flush_at = 1);
+    let db = Db::open_on(device, Patient::new(2, &gate), options).expect("opened");
+    db.pause_background();
+    let mut model = Model::default();
+    let first = puts(0..3000, 1);
+    model.apply(&first);
+    commit(&db, first);
+    let finish = |accesses: Vec<Access>| {
+        db.session(SessionOptions::new()).expect("a session").finish(accesses)
+    };
+    let long = Access::write(uniform(9000), Some(Value::from(vec![9; 150_000])));
+    let late = finish(puts((0..3000).step_by(7), 2).into_iter().chain([long]).collect());
+    let late = late.expect("finished");
+    let accesses = puts((0..3000).step_by(5), 3);
+    model.apply(&accesses);
+    let other = finish(accesses).expect("finished");
+    // One page becomes dozens.
+    db.drain(0).expect("flushed");
+    gate.behind_sync("overflow", move || {
+        let other = thread::spawn(move || other.commit());
+        assert_eq!(other.join().expect("no panic").expect("committed"), 2);
+    });
+    let refused = late.commit().expect_err("another has come first");
+    assert!(matches!(refused.error(), Error::StaleParent { .. }), "{refused}");
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
 }
 
 /// What an overlay takes is counted, and is gone with it.

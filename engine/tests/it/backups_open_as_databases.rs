@@ -13,7 +13,7 @@ use pleach::{
 use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime};
 use pleach_io::{Device as _, OpenMode, Operation};
 use pleach_journal::format::creation::CreationError;
-use pleach_journal::format::names::IMAGES;
+use pleach_journal::format::names::{IMAGES, REQUIRED, SUPERBLOCK};
 use pleach_ops::BackupOptions;
 
 use crate::common::{Model, Rng, commit, uniform};
@@ -249,6 +249,11 @@ fn a_backup_that_was_cut_off_is_refused_or_whole() {
         let is_done = point.marks().contains(&DONE);
         for outcome in point.outcomes(3, 6) {
             let disk = outcome.disk();
+            // The superblock proves that all other files are there: without it a copy is known to be unfinished.
+            let names = disk.list().expect("listed");
+            let has = |name: &&str| names.iter().any(|found| found == name);
+            let others = || REQUIRED.iter().chain(&IMAGES);
+            assert!(!has(&SUPERBLOCK) || others().all(has), "{outcome}: {names:?}");
             let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
             let options = source.setup.options().create(false);
             match SimDb::open_on(disk, runtime, options) {

@@ -175,6 +175,20 @@ fn other_pairs_and_other_namespaces_are_refused() {
     assert!(matches!(refused, Error::Stream(StreamError::OtherPairs(PLAIN))), "{refused}");
 }
 
+/// All pairs of the stream are there, and one behind them.
+#[test]
+fn a_plain_namespace_with_a_pair_more_than_the_stream_is_refused() {
+    let to = disk();
+    let stream = exported(&filled(&disk()));
+    imported(&to, &stream).expect("imported");
+    let db = open(&to);
+    let last = Access::write([0xff; 32], Some(Value::from(b"more")));
+    commit(&db, vec![last.in_namespace(PLAIN)]);
+    db.close().expect("closed");
+    let refused = imported(&to, &stream).expect_err("a pair too many");
+    assert!(matches!(refused, Error::Stream(StreamError::OtherPairs(PLAIN))), "{refused}");
+}
+
 /// The database of [`Stream::of`], from version 2 on.
 const DATABASE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -196,6 +210,21 @@ impl Stream {
 
     /// One Merkle namespace and one plain one.
     fn of(root: Node, version: u16, pairs: &[(Key, &[u8])], plain: &[(Key, &[u8])]) -> Vec<u8> {
+        Self::without_end(root, version, pairs, plain).ended(pairs.len() + plain.len())
+    }
+
+    /// The end, after so many records.
+    fn ended(mut self, records: usize) -> Vec<u8> {
+        self.block(4, &(records as u64).to_le_bytes());
+        self.bytes
+    }
+
+    fn without_end(
+        root: Node,
+        version: u16,
+        pairs: &[(Key, &[u8])],
+        plain: &[(Key, &[u8])],
+    ) -> Self {
         let mut stream = Self::default();
         let mut head = version.to_le_bytes().to_vec();
         head.extend([1, 0, 2, 0, 0, 0]);
@@ -224,8 +253,7 @@ impl Stream {
             let count = (pairs.len() as u64).to_le_bytes();
             stream.block(3, &[&[namespace, 0, 0, 0, 0, 0, 0, 0][..], &count].concat());
         }
-        stream.block(4, &((pairs.len() + plain.len()) as u64).to_le_bytes());
-        stream.bytes
+        stream
     }
 }
 
@@ -294,6 +322,22 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
     for nothing in [&b""[..], b"PLXB", &[0; 100]] {
         let refused = imported(&disk(), nothing).expect_err("no stream");
         assert!(matches!(refused, Error::Stream(StreamError::NoStream)), "{refused}");
+    }
+}
+
+/// The end has the number of all records, beside those of the namespaces.
+#[test]
+fn a_stream_whose_end_names_another_number_of_records_is_refused() {
+    let (root, _) = sample();
+    let stream = |records| Stream::without_end(root, 2, &PAIRS, &[]).ended(records);
+    imported(&disk(), &stream(PAIRS.len())).expect("imported");
+    for records in [0, 2, 4] {
+        let refused = imported(&disk(), &stream(records)).expect_err("not so many");
+        let what = "the number of records";
+        assert!(
+            matches!(refused, Error::Stream(StreamError::Contents { what: found, .. }) if found == what),
+            "{refused}"
+        );
     }
 }
 

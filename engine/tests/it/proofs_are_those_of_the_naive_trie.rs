@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pleach::load::LoadOptions;
 use pleach::{Access, Error, Geometry, Hasher, Key, Options};
 use pleach::{Session, SessionOptions, Value};
-use pleach_core::proof::{Lookup, change, multi, path, range};
+use pleach_core::proof::{Lookup, change, multi, path, range, witness};
 use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code};
 use pleach_io::{IoError, Operation};
 
-use crate::common::{Keys, Model, Rng, bytes, commit, key, open, uniform};
+use crate::common::{Keys, Model, Rng, bytes, commit, key, open, ops, uniform};
 use crate::crash::SimDb;
 
 /// What the model says of a key, as a verifier says it.
@@ -195,6 +195,40 @@ fn of_keys_that_were_deleted_around_one_that_stays() {
         }
         commit(&db, vec![Access::write(stays, None)]);
     }
+}
+
+/// All pairs below a prefix are gone, and several regions lie below it: one terminal is of all their keys, whichever chunk of the
+/// finish has them, and only the first operation below it opens it.
+#[test]
+fn of_a_batch_whose_chunks_share_an_absent_terminal() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let options = Options::new("sim").create(true).cache_mib(64).small();
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
+    let db = SimDb::open_on(disk, runtime, options).expect("created");
+    let values = (0..4000).map(|id| (uniform(id), Value::from(vec![7; 300])));
+    let mut model = Model { values: values.collect() };
+    db.bulk_load(model.values.clone(), &LoadOptions::new()).expect("loaded");
+    let gone = model.values.keys().filter(|key| key[0] < 0x80);
+    let gone: Vec<Access> = gone.map(|key| Access::write(*key, None)).collect();
+    model.apply(&gone);
+    commit(&db, gone);
+    let (found, joined) = (db.metrics().regions, db.metrics().regions_joined);
+    assert!(found >= 8 && joined == 0, "{found} regions, {joined} joined");
+    let ids = (4000..4400).filter(|id| uniform(*id)[0] < 0x80);
+    let access = |id: u64| match id % 3 {
+        0 => Access::read(uniform(id)),
+        _ => Access::read_write(uniform(id), Some(Value::from(&id.to_le_bytes()))),
+    };
+    let accesses: Vec<Access> = ids.map(access).collect();
+    assert!(accesses.len() > 150, "it is folded in chunks");
+    let naive =
+        model.naive(Hasher::BLAKE3).witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &accesses));
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let mut block = session.finish(accesses).expect("finished");
+    let found = block.take_witness().expect("a witness");
+    assert!(*found == *naive.encode(Hasher::BLAKE3).expect("encodes"));
+    let verified = witness::verify(Hasher::BLAKE3, &found, &block.prev_root()).expect("verified");
+    assert_eq!(*verified.new_root(), block.root());
 }
 
 fn loaded(cache_kib: u64) -> (SimDb, SimDisk, Model) {
