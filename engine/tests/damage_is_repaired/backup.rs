@@ -3,7 +3,7 @@
 
 use pleach::internals::error::Contradiction;
 use pleach::{Access, Error, Geometry, SessionOptions, Value};
-use pleach_io::sim::{Image, SimDisk};
+use pleach_io::sim::{Content, Image, SimDisk};
 use pleach_io::{Device as _, OpenMode, PageBuf};
 use pleach_ops::BackupOptions;
 use pleach_ops::export::{ImportOptions, StreamReader, import};
@@ -206,12 +206,15 @@ fn commits_of_a_log_that_is_gone_are_not_passed_over() {
     }
 }
 
-/// Pages of the log that a commit has written, in order.
-fn written(before: &Image, after: &Image) -> Vec<(String, u64)> {
+/// Pages by file and number, in order.
+type LogPages = Vec<(String, u64)>;
+
+/// Pages of the log that a commit has written.
+fn written(before: &Image, after: &Image) -> LogPages {
     let mut pages = Vec::new();
     for name in after.names().filter(|name| name.starts_with("log-")) {
         let now = after.file(name).expect("a file").to_vec();
-        let then = before.file(name).map_or_else(|| vec![0; now.len()], |file| file.to_vec());
+        let then = before.file(name).map_or_else(|| vec![0; now.len()], Content::to_vec);
         let both = (0..).zip(now.chunks(4096).zip(then.chunks(4096)));
         let other = both.filter(|(_, (now, then))| now != then);
         pages.extend(other.map(|(page, _)| (name.to_owned(), page)));
@@ -221,7 +224,7 @@ fn written(before: &Image, after: &Image) -> Vec<(String, u64)> {
 
 /// A backup, the log after it of the disk, and the pages that each of three commits behind the backup has written, three or
 /// more.
-fn three_commits() -> (SimDisk, SimDisk, u64, [Vec<(String, u64)>; 3]) {
+fn three_commits() -> (SimDisk, SimDisk, u64, [LogPages; 3]) {
     let disk = new_disk();
     let mut chain = Chain::new(&disk, HISTORY);
     chain.commit(200);
