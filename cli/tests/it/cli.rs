@@ -629,10 +629,14 @@ fn a_backup_or_a_restore_that_was_killed_goes_on() {
     };
     let backup: &[&str] = &["backup", name(&from), "--to", &archive];
     // Later and later, until one is done.
-    let killed = (1..100).take_while(|turn| killed_after(backup, turn * 15)).count();
+    let kills = |arguments| {
+        let moments = std::iter::successors(Some(15), |moment| Some(moment * 4 / 3));
+        moments.take(30).take_while(|moment| killed_after(arguments, *moment)).count()
+    };
+    let killed = kills(backup);
     told(backup);
     let restore: &[&str] = &["restore", &archive, "--to", &to];
-    let killed = killed + (1..100).take_while(|turn| killed_after(restore, turn * 15)).count();
+    let killed = killed + kills(restore);
     told(restore);
     assert!(killed > 1, "nothing was killed");
     assert!(told(&["check", &to, "--root", &root]).starts_with("nothing found"));

@@ -171,7 +171,7 @@ fn check_path_update<H: Oracle>(
 }
 
 fn random_sets<H: Oracle>(seed: u64) {
-    for case in 0..cases(60) {
+    for case in 0..cases(30) {
         for spread in SPREADS {
             let mut rng = rng(seed ^ case);
             let size = [0, 1, 2, 3, 9, 40, 150][below(&mut rng, 7)];
@@ -190,7 +190,7 @@ fn random_sets<H: Oracle>(seed: u64) {
 }
 
 fn random_batches<H: Oracle>(seed: u64) {
-    for case in 0..cases(12) {
+    for case in 0..cases(6) {
         for spread in SPREADS {
             let mut rng = rng(seed ^ (case << 8));
             let size = below(&mut rng, 60);

@@ -36,7 +36,7 @@ fn check<H: Oracle>(pairs: &BTreeMap<Key, Vec<u8>>, what: &str) {
 
 #[test]
 fn a_root_is_that_of_the_naive_trie_and_of_nomt_core() {
-    for case in 0..cases(60) {
+    for case in 0..cases(30) {
         let mut rng = rng(case);
         let spread = SPREADS[below(&mut rng, SPREADS.len())];
         let most = [3, 40, 4097, 9000, 20_000][below(&mut rng, 5)];

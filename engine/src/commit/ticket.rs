@@ -81,7 +81,6 @@ pub(super) fn take_ticket(
         let recording = db.timings.begin_phase(Phase::Record);
         let (encoded, nodes): (Vec<Vec<Section>>, Vec<ReplacedNodes>) =
             parts.iter().map(|part| encode_sections(db, part.chunks, past.is_some())).unzip();
-        assert!(kept_from <= number, "the history begins before what follows");
         let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
         let mut record = encode_record(db, target, (parts, encoded), before);
         drop(recording);
@@ -113,6 +112,7 @@ pub(super) fn take_ticket(
         }
         assert_eq!(state.newest.number + 1, number, "a ticket follows the newest one");
         assert!(!target.has_ticket.get(), "a commit takes one ticket");
+        assert!(kept_from <= number, "the history begins before what follows");
         let start = state.queue(record);
         spilled.mark_named();
         state.newest = Tip { number, roots: roots.clone(), blob: Arc::clone(blob) };

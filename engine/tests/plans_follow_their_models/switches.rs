@@ -41,7 +41,7 @@ impl fmt::Debug for Switches {
 /// Batches that split and merge pages.
 pub static PAGES: Switches = Switches {
     name: "pages",
-    cases: 80,
+    cases: 50,
     folder_every: 8,
     crashes: false,
     pages: true,
@@ -83,7 +83,7 @@ pub static PAGES: Switches = Switches {
 /// Everything beside everything: short batches, each session, iterator, overlay and reader at any place.
 pub static ANYTHING: Switches = Switches {
     name: "anything",
-    cases: 120,
+    cases: 60,
     folder_every: 8,
     crashes: false,
     pages: false,
@@ -143,7 +143,7 @@ pub static ANYTHING: Switches = Switches {
 /// Short plans, of which the power fails at many moments.
 pub static CRASHES: Switches = Switches {
     name: "crashes",
-    cases: 60,
+    cases: 36,
     folder_every: 0,
     crashes: true,
     pages: false,
