@@ -97,7 +97,7 @@ fn of_two_blocks_on_one_parent_the_ticket_takes_one() {
         let (db, gate) = open();
         db.pause_background();
         commit(&db, vec![put(1, b"a")]);
-        let long = put(1, &[9; 150_000]);
+        let long = put(1, &vec![9; 150_000]);
         let block = if merged {
             let below = finish(&db, vec![put(3, b"x")]).into_overlay();
             let session = db.session(SessionOptions::new().over(&below)).expect("a session");
