@@ -45,7 +45,7 @@ fn grow(seed: u64) {
 
 #[test]
 fn checkpoints_beside_flushes_that_split_regions() {
-    for seed in 0..crate::common::cases(6) {
+    for seed in 0..crate::common::cases(3) {
         grow(seed);
     }
 }

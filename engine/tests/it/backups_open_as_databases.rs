@@ -112,7 +112,7 @@ fn beside(source: &Arc<Mutex<Source>>) -> BackupOptions {
 #[test]
 fn a_backup_beside_commits_flushes_and_checkpoints_is_one_commit() {
     let mut checkpoints = 0;
-    for seed in 0..crate::common::cases(30) {
+    for seed in 0..crate::common::cases(12) {
         let source = Arc::new(Mutex::new(Source::new(seed)));
         let db = {
             let mut source = source.lock().expect("sound");

@@ -91,7 +91,7 @@ fn a_crash_in_recovery_changes_nothing() {
 fn a_crash_in_creation_leaves_a_folder_that_opens() {
     let since = Instant::now();
     let mut schedules = 0;
-    for seed in 0..cases(2) {
+    for seed in 0..cases(1) {
         let setup = Setup::draw(3000 + seed);
         let disk = SimDisk::new(seed, SimOptions::default());
         drop(setup.open(&disk, seed).expect("no faults"));
@@ -111,7 +111,7 @@ fn a_crash_in_creation_leaves_a_folder_that_opens() {
 fn a_crash_in_close_loses_nothing() {
     let since = Instant::now();
     let mut schedules = 0;
-    for seed in 0..cases(6) {
+    for seed in 0..cases(3) {
         let durability = [Durability::Commit, Durability::None][usize::from(seed % 2 == 1)];
         let setup = Setup::draw(4000 + seed).durability(durability);
         let disk = SimDisk::new(seed, SimOptions::default());
