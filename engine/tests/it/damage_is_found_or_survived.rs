@@ -253,7 +253,7 @@ fn an_older_page_in_the_newest_image_is_never_taken_for_a_new_one() {
 #[test]
 fn the_older_generation_serves_when_any_page_of_the_newest_is_bad() {
     let mut fallen = 0;
-    for seed in 0..cases(2) {
+    for seed in 0..cases(4) {
         for closed in [true, false] {
             let subject = Subject::new(seed, closed);
             let image = subject.image();
