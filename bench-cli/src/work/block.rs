@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use pleach::Value;
 use pleach_core::{Hasher, Key};
-use pleach_ops::BackupOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::maintenance::Task;
 use super::meter::{Meter, Phases};
 use super::transfer::{load_once, same_stream, witnessed};
 use super::{StopOnDrop, WorkPlan, load_keys};
 use crate::draw::{Distribution, Draws, Sampler, account_key};
 use crate::engine::{Engine, EngineKind, Op, PlainKey, StateAccess};
-use crate::error::{Error, Result, of_engine, usage, wrong};
+use crate::error::{Error, Result, usage, wrong};
 use crate::flags::{count, switch};
 use crate::job_context::{JobContext, JobStage};
 use crate::measure::{Figure, Times, Unit, grouped};
@@ -347,14 +347,6 @@ fn closed(
     if meter.batches() == 0 { Ok(()) } else { meter.end(engine, side, 0, "blocks") }
 }
 
-/// Work beside blocks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum BackgroundWork {
-    Nothing,
-    Backup,
-    Scrub,
-}
-
 /// Blocks are due at fixed times.
 fn open(
     args: &BlockArgs,
@@ -363,14 +355,14 @@ fn open(
     blocks: &mut Blocks<'_>,
     (rate, witness): (f64, bool),
 ) -> Result<()> {
-    let cases: &[(&str, BackgroundWork)] = if side.kind == EngineKind::Pleach {
+    let cases: &[(&str, Option<Task>)] = if side.kind == EngineKind::Pleach {
         &[
-            ("alone", BackgroundWork::Nothing),
-            ("beside backups", BackgroundWork::Backup),
-            ("beside scrubs", BackgroundWork::Scrub),
+            ("alone", None),
+            ("beside backups", Some(Task::Backup)),
+            ("beside scrubs", Some(Task::Scrub)),
         ]
     } else {
-        &[("alone", BackgroundWork::Nothing)]
+        &[("alone", None)]
     };
     let time = Duration::from_secs_f64(args.minutes * 60.0);
     if !side.turn()? {
@@ -386,14 +378,18 @@ fn open(
         std::fs::create_dir(&scratch).map_err(Error::file(&scratch))?;
         let db = engine.as_pleach().map(|own| own.db.clone());
         let outcome = std::thread::scope(|scope| {
-            let (at, flag) = (scratch.as_path(), stop.clone());
-            let worker = scope.spawn(move || match db {
-                Some(db) if *beside != BackgroundWork::Nothing => {
-                    work_beside(&db, *beside, at, &flag)
+            let (copy, stop) = (scratch.join("backup"), &stop);
+            let worker = scope.spawn(move || {
+                let mut begun: u64 = 0;
+                let task = beside.zip(db);
+                while let Some((task, db)) = task.as_ref().filter(|_| !stop.load(Ordering::Relaxed))
+                {
+                    begun += 1;
+                    task.run(db, &copy, stop)?;
                 }
-                _ => Ok(0),
+                Ok(begun)
             });
-            let stops = StopOnDrop(&stop);
+            let stops = StopOnDrop(stop);
             let measured = paced(engine, blocks, time, rate, witness);
             drop(stops);
             let worked = worker
@@ -407,7 +403,7 @@ fn open(
         side.figure(late.latencies(&case, "from due to committed").committed())?;
         side.figure(service.latencies(&case, "finish + commit").committed())?;
         side.figure(Figure::one(&case, "most blocks late at a time", Unit::Count, backlog))?;
-        if *beside != BackgroundWork::Nothing {
+        if beside.is_some() {
             side.note(format!("{name}: {worked} were begun, of {} blocks", grouped(late.count())))?;
         }
         if crate::signals::is_stop_requested() {
@@ -445,32 +441,6 @@ fn paced(
         service.record(phases.finish + phases.commit);
     }
     Ok((late, service, backlog.floor()))
-}
-
-/// Backups or scrubs one after the other, until told to stop; returns their number.
-fn work_beside(
-    db: &pleach::Db,
-    what: BackgroundWork,
-    at: &std::path::Path,
-    stop: &Arc<AtomicBool>,
-) -> Result<u64> {
-    let mut begun = 0;
-    while !stop.load(Ordering::Relaxed) {
-        begun += 1;
-        if what == BackgroundWork::Backup {
-            let folder = at.join("backup");
-            pleach_ops::backup(db, &folder, &BackupOptions::new()).map_err(of_engine("pleach"))?;
-            std::fs::remove_dir_all(&folder).map_err(Error::file(&folder))?;
-        } else {
-            let session = db.snapshot().map_err(of_engine("pleach"))?;
-            let options = pleach::scrub::ScrubOptions::new().stop(Some(stop.clone()));
-            let report = pleach::scrub::scrub(&session, &options).map_err(of_engine("pleach"))?;
-            if !report.bad.is_empty() || !(report.stopped || report.is_clean()) {
-                return wrong(format!("a scrub: {report:?}"));
-            }
-        }
-    }
-    Ok(begun)
 }
 
 /// Reads back everything written.

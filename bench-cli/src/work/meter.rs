@@ -52,6 +52,8 @@ pub struct Meter {
     columns: [Vec<f64>; 4],
     operations: u64,
     accounts: u64,
+    /// The phases of the last batch.
+    pub last: Phases,
 }
 
 impl Meter {
@@ -76,6 +78,7 @@ impl Meter {
             columns: Default::default(),
             operations: 0,
             accounts: 0,
+            last: Phases::default(),
         }
     }
 
@@ -100,6 +103,7 @@ impl Meter {
         self.finish_commit.record(phases.finish + phases.commit);
         self.total.record(total);
         self.clock += total;
+        self.last = *phases;
         self.operations += operations;
         self.accounts += accounts;
         let now = [

@@ -15,6 +15,7 @@ pub mod hash;
 pub mod history;
 pub mod import;
 mod ledger;
+mod maintenance;
 mod meter;
 mod numbers;
 pub mod overlay;

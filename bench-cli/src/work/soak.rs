@@ -7,6 +7,7 @@ use pleach::{Key, Session, Value};
 use serde::{Deserialize, Serialize};
 
 use super::WorkPlan;
+use super::maintenance::Maintenance;
 use super::meter::Meter;
 use super::stream::{Closing, Stream};
 use super::transfer::{Runner, StreamArgs, check, load};
@@ -48,6 +49,9 @@ pub struct SoakArgs {
     /// Batches before the clock starts; auto: until the number of pending entries is steady
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = count_or_auto)]
     warmup: Count,
+    /// Scrub the newest state of pleach and make a verified backup, by turns, which needs as much room again
+    #[arg(long)]
+    maintenance: bool,
     /// Exit 1 when a figure does not stay level
     #[arg(long)]
     require_level: bool,
@@ -116,13 +120,25 @@ pub fn run(args: &SoakArgs, side: &mut JobContext) -> Result<()> {
     let mut runner = Runner::open(&args.stream, stream, keys, side)?;
     runner.warm_up(args.warmup, side)?;
     let mut held = OpenSessions::default();
+    let mut maintenance = match runner.engine.as_pleach().filter(|_| args.maintenance) {
+        Some(engine) => Some(Maintenance::start(&engine.db, side.beside(".copy"))?),
+        None => None,
+    };
     let meter = runner.measure(args.batches, side, |runner, meter| {
         if args.sessions > 0 {
             held.turn(args, &stream, runner)?;
         }
+        if let Some(maintenance) = &mut maintenance {
+            maintenance.committed(meter.last.finish + meter.last.commit)?;
+        }
         Ok(meter.seconds() >= args.minutes * 60.0)
     })?;
     held.end_all()?;
+    if let Some(maintenance) = maintenance {
+        runner.engine.pause(false);
+        maintenance.end(side)?;
+        runner.engine.pause(true);
+    }
     if held.ended > 0 {
         side.note(format!(
             "{} sessions of {} batches read {} old balances right",

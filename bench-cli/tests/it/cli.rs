@@ -283,6 +283,10 @@ fn soaks_agree_and_old_sessions_read_old_balances() {
     let notes = runs(&document)[1]["notes"].to_string();
     assert!(notes.contains("sessions of 16 batches read"), "{notes}");
     assert!(notes.contains("their sum is 1,024,000"), "{notes}");
+    let maintained =
+        run("soak --log2 8 --batch 50 --cache-mib 64 --minutes 0.08 --history 64 --maintenance");
+    let notes = runs(&maintained)[0]["notes"].to_string();
+    assert!(notes.contains("scrubs and backups, all of them clean"), "{notes}");
     let timed = run("soak --log2 8 --batch 50 --cache-mib 64 --minutes 0.02 --backend model");
     assert!(figure(&runs(&timed)[0], "batches") > 3.0);
 }
