@@ -181,7 +181,8 @@ impl Options {
     /// commits give [`Error::ReadOnly`](crate::Error::ReadOnly). `docs/readers.md` has the guarantees.
     ///
     /// A session's state can be read as long as its commit is in the history of the process that writes
-    /// ([`Options::history`]), and then gives [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    /// ([`Options::history`]) and the log reaches back to the last refresh ([`Options::kept_log_mib`]); then it gives
+    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;

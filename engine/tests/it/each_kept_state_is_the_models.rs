@@ -235,11 +235,11 @@ fn each_state_of_a_history_of_any_length() {
                 run(keys, history, commits, seed * 100 + history);
             }
         }
-        run(Keys::Uniform, 1000, 300, seed);
+        run(Keys::Uniform, 300, 100, seed);
     }
     // Minutes.
     if cases(1) > 1 {
-        run(Keys::Uniform, 5000, 1000, 7);
+        run(Keys::Uniform, 1000, 300, 7);
     }
 }
 

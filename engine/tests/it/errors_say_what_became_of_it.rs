@@ -12,7 +12,7 @@ use pleach_io::sim::{
     Aftermath, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, SimRuntime, code,
 };
 
-use crate::common::{Keys, Rng, bytes};
+use crate::common::{Keys, Rng, bytes, cases};
 use crate::crash::{Setup, SimDb, unrecorded};
 
 fn setup() -> Setup {
@@ -400,12 +400,14 @@ fn what_an_error_says_of_its_operation_is_so() {
         (FaultRepeats::Once, Fault::Sync(Aftermath::NewVisible)),
         (FaultRepeats::Forever, Fault::Sync(Aftermath::OldBack)),
     ];
+    // A first run has each operation fail in two of the six ways; with more cases it fails in all of them.
+    let stride = if cases(1) > 1 { 1 } else { 3 };
     for op in OPS {
         let way = way(op, &setup);
-        for (times, fault) in faults {
-            let mut number = 1;
+        for ((times, fault), first) in faults.into_iter().zip((1..=stride).cycle()) {
+            let mut number = first;
             while strike(op, &setup, &way, (number, times, fault), &mut told) {
-                number += 1;
+                number += stride;
                 assert!(number < 2_000, "{op:?} comes to its end");
             }
         }

@@ -13,18 +13,29 @@ use crate::world::World;
 const READERS: usize = 3;
 const SESSIONS: usize = 4;
 
+/// Segments of the log that are kept for readers at least, half of those that may be.
+const SEGMENTS: u64 = 64;
+
 /// Opens that read, and their sessions.
 #[derive(Default)]
 pub struct Readers {
-    /// With the length of its history.
-    open: Vec<(Db, u64)>,
+    open: Vec<(Db, Since)>,
     sessions: Vec<Read>,
+}
+
+/// What decides how long a reader can follow.
+#[derive(Clone, Copy)]
+struct Since {
+    /// The length of its history.
+    history: u64,
+    /// Bytes of the log at its last refresh.
+    log_bytes: u64,
 }
 
 struct Read {
     session: Session,
     state: State,
-    history: u64,
+    since: Since,
 }
 
 impl<H: Judged, P: Place> World<H, P> {
@@ -34,7 +45,8 @@ impl<H: Judged, P: Place> World<H, P> {
             Reader::Open if count < READERS => {
                 let reader = self.place.open_reader(&self.opening, seed);
                 let reader = reader.expect("opens beside the one that writes");
-                self.readers.open.push((reader, self.opening.history));
+                let since = Since { history: self.opening.history, log_bytes: self.log_bytes() };
+                self.readers.open.push((reader, since));
             }
             Reader::Close if count > 0 => {
                 let (reader, _) = self.readers.open.swap_remove(rng.index(count));
@@ -55,29 +67,31 @@ impl<H: Judged, P: Place> World<H, P> {
     }
 
     fn refresh(&mut self, at: usize) {
-        let (reader, history) = &self.readers.open[at];
+        let log_bytes = self.log_bytes();
+        let (reader, since) = &mut self.readers.open[at];
         let before = reader.commit_number();
         let number = reader.refresh().expect("goes on");
+        since.log_bytes = log_bytes;
+        let (session, since) = (reader.snapshot().expect("a snapshot"), *since);
         assert!(number >= before && number == self.number(), "a reader came to {number}");
-        let (session, history) = (reader.snapshot().expect("a snapshot"), *history);
         let state = self.at(number).clone();
-        self.readers.sessions.push(Read { session, state, history });
+        self.readers.sessions.push(Read { session, state, since });
     }
 
     fn past_of_reader(&mut self, at: usize, rng: &mut Rng) {
-        let (reader, history) = &self.readers.open[at];
+        let (reader, since) = &self.readers.open[at];
         let commits = reader.history();
         let commit = commits.start() + rng.below(commits.end() - commits.start() + 1);
-        let (session, history) = (reader.at(commit), *history);
-        if let Some(session) = self.or_overtaken(commit, history, session) {
+        let (session, since) = (reader.at(commit), *since);
+        if let Some(session) = self.or_overtaken(commit, since, session) {
             let state = self.at(commit).clone();
-            self.readers.sessions.push(Read { session, state, history });
+            self.readers.sessions.push(Read { session, state, since });
         }
     }
 
     /// A block has the roots and the witness that it would have, and cannot be committed.
     fn finish_on_reader(&mut self, at: usize, rng: &mut Rng) {
-        let (reader, history) = (&self.readers.open[at].0, self.readers.open[at].1);
+        let (reader, since) = (&self.readers.open[at].0, self.readers.open[at].1);
         let session = reader.session(SessionOptions::new()).expect("a session");
         let commit = session.commit_number();
         let before = self.at(commit).clone();
@@ -88,7 +102,7 @@ impl<H: Judged, P: Place> World<H, P> {
         }
         let after = before.after::<H>(&accesses);
         let finished = session.finish(accesses.clone()).map_err(pleach::FinishError::into_error);
-        let Some(mut block) = self.or_overtaken(commit, history, finished) else { return };
+        let Some(mut block) = self.or_overtaken(commit, since, finished) else { return };
         after.assert_roots(block.roots(), "a reader's block");
         for (namespace, witness) in block.take_witnesses() {
             before.assert_witness::<H>(&after, namespace, &of(&accesses, namespace), &witness);
@@ -98,15 +112,21 @@ impl<H: Judged, P: Place> World<H, P> {
         self.seen.count("blocks of readers", 1);
     }
 
-    /// What a reader has read of a commit. It may be too old from the oldest commit of the history on: the log is kept from
-    /// the record behind that one, and pages may have moved before.
-    fn or_overtaken<T>(&self, commit: u64, history: u64, read: Result<T, Error>) -> Option<T> {
+    /// What a reader has read of a commit. It may be too old from the oldest commit of the history on, and where the log
+    /// does not reach back to the reader's last refresh any more.
+    fn or_overtaken<T>(&self, commit: u64, since: Since, read: Result<T, Error>) -> Option<T> {
         match read {
             Ok(read) => Some(read),
             Err(Error::SnapshotTooOld { commit: told, .. }) => {
                 assert_eq!(told, commit);
-                let is_beyond = commit <= self.from || commit + history <= self.number();
-                assert!(is_beyond, "commit {commit} of a history from {} is too old", self.from);
+                let is_beyond = commit <= self.from || commit + since.history <= self.number();
+                let is_cut =
+                    self.log_bytes() - since.log_bytes > SEGMENTS * self.setup.geometry.log_segment;
+                assert!(
+                    is_beyond || is_cut,
+                    "commit {commit} of a history from {} is too old",
+                    self.from
+                );
                 None
             }
             Err(error) => panic!("commit {commit} of a reader: {error}"),
@@ -119,9 +139,9 @@ impl<H: Judged, P: Place> World<H, P> {
             if rng.below(3) > 0 {
                 continue;
             }
-            let Read { session, state, history } = &self.readers.sessions[at];
+            let Read { session, state, since } = &self.readers.sessions[at];
             let compared = state.compare::<H>(session, &self.setup, rng, false);
-            let found = self.or_overtaken(session.commit_number(), *history, compared);
+            let found = self.or_overtaken(session.commit_number(), *since, compared);
             let what = match found {
                 Some(()) => "states of readers",
                 None => "states too old for readers",

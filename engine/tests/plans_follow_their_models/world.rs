@@ -62,6 +62,8 @@ pub struct World<H: Judged, P: Place> {
     pub opened: u64,
     /// Bytes of all batches.
     pub logged: usize,
+    /// Bytes of the log that were appended by opens before this one.
+    log_before: u64,
     /// The newest commit that is durable, whatever the mode.
     pub durable: u64,
     pub known: Vec<Known>,
@@ -124,6 +126,7 @@ impl<H: Judged, P: Place> World<H, P> {
             from_at_most: 0,
             opened: 0,
             logged: 0,
+            log_before: 0,
             durable: 0,
             known: Vec::new(),
             overlays: Vec::new(),
@@ -390,6 +393,11 @@ impl<H: Judged, P: Place> World<H, P> {
         self.let_go();
     }
 
+    /// Bytes that were appended to the log until now.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_before + self.db().metrics().log_bytes
+    }
+
     fn begins_at(&mut self, start: u64) {
         let is_short = start > self.from && self.logged > LOGGED;
         let is_known = (self.from..=self.from_at_most).contains(&start);
@@ -552,6 +560,7 @@ impl<H: Judged, P: Place> World<H, P> {
         if let Op::Close = how {
             db.close().expect("closed");
         }
+        self.log_before += db.metrics().log_bytes;
         drop(db);
         let is_cut = survivor.is_some();
         if is_cut {
