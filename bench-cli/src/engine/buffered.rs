@@ -143,8 +143,8 @@ pub fn in_blocks(
     pairs: &mut dyn Iterator<Item = super::Pair>,
     mut each: impl FnMut(Vec<StateAccess>) -> Result<()>,
 ) -> Result<()> {
-    /// Pairs of a block.
-    const SOME: usize = 65_536;
+    /// Pairs of a block: at 2^27 pairs each block has a run of neighbours for each page.
+    const SOME: usize = 1 << 20;
     loop {
         let block =
             pairs.take(SOME).map(|(name, value)| Ok(StateAccess::write(hashed(&name)?, value)));

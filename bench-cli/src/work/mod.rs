@@ -187,7 +187,8 @@ pub fn run(work: &Workload, side: &mut JobContext) -> Result<()> {
     }
 }
 
-/// Loads keys, each with what its value is made of. A plain store takes them in their order.
+/// Loads keys, each with what its value is made of. Engines whose load does not sort by itself get them in their order,
+/// so that a page is written once or twice.
 fn load_keys<T: Ord + Send>(
     engine: &mut dyn Engine,
     kind: EngineKind,
@@ -195,7 +196,7 @@ fn load_keys<T: Ord + Send>(
     value: impl Fn(T) -> Value,
 ) -> Result<()> {
     let pair = |(key, what): (Key, T)| (PlainKey::from(key), value(what));
-    if kind.caps().merkle {
+    if matches!(kind, EngineKind::Pleach | EngineKind::PleachPlain) {
         return engine.load(&mut keys.map(pair));
     }
     let mut keys: Vec<(Key, T)> = keys.collect();
