@@ -13,7 +13,7 @@ use crate::common::{commit, uniform};
 const CHILD: &str = "PLEACH_FEW_FILES";
 const COMMITS: u64 = 300;
 /// Descriptors that the child may have.
-const FILES: u64 = 64;
+const FILES: u64 = 56;
 
 fn options(folder: &Path) -> Options {
     let options = Options::new(folder).create(true).cache_mib(8).threads(2).in_flight(8);
