@@ -250,6 +250,8 @@ impl Flusher {
                 self.limit = self.db.budget.round_pages().min(self.limit * 2);
                 self.db.pace.set_flush_full(false);
                 self.db.pace.notify();
+                // The record may make a checkpoint due, which a commit that waits does not wake.
+                self.db.pace.wake();
                 Ok(Step::Continue)
             }
         }
@@ -348,6 +350,7 @@ impl Flusher {
                 ReclaimOutcome::Busy | ReclaimOutcome::Unreadable => continue,
             }
             self.db.pace.notify();
+            self.db.pace.wake();
             return Ok(true);
         }
         Ok(false)

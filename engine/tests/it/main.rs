@@ -6,6 +6,7 @@ mod a_checkpoint_sees_no_region_too_large;
 mod a_child_shares_its_parents_sync;
 mod a_commit_need_not_wait;
 mod a_commit_takes_all_namespaces;
+mod a_commit_that_waits_ends;
 mod a_load_ends_at_an_error;
 mod a_long_history_takes_few_files;
 mod a_page_that_two_ask_for_is_read_once;
