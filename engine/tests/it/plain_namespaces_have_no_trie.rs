@@ -223,6 +223,10 @@ fn a_load_has_one_digest_and_leaves_no_nodes() {
         commit(&db, vec![Access::write(uniform(3), None).in_namespace(PLAIN)]);
         db.rollback(1).expect("rolled back");
         assert_eq!(digest_of(&db), expected);
+        // No checkpoint has come: the rollback is replayed.
+        drop(db);
+        let (db, _) = setup.open(&disk, 3).expect("opens");
+        assert_eq!(digest_of(&db), expected);
         db.drain(0).expect("flushed");
         drop(db);
         let (db, _) = setup.open(&disk, 2).expect("opens");
