@@ -195,16 +195,19 @@ fn more_changes_than_fit_a_commit_are_archived_in_parts() {
     let mut world = World::new(8, 10);
     let archive = world.archive();
     backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
-    for at in 0..2_u64 {
+    for at in 0..3_u64 {
         commit(
             &world.db,
-            (0..260_000).map(|id| put(0, at * 260_000 + id, Some(vec![1]))).collect(),
+            (0..175_000).map(|id| put(0, at * 175_000 + id, Some(vec![1]))).collect(),
             None,
         );
     }
     let report = backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
-    assert_eq!(report.written, [(0, 1), (1, 2)].map(|(from, to)| Piece::Changes { from, to }));
-    assert_eq!(report.records, 520_000);
+    assert_eq!(
+        report.written,
+        [(0, 1), (1, 2), (2, 3)].map(|(from, to)| Piece::Changes { from, to })
+    );
+    assert_eq!(report.records, 525_000);
     let folder = world.path("restored");
     let restored = pleach_archive::restore(&archive, &folder, &options()).expect("restored");
     assert_eq!(restored.roots.get(0), Some(world.db.root()));

@@ -18,6 +18,7 @@ use crate::measure::Times;
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(20);
 
+/// What is done beside commits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     Scrub,

@@ -62,6 +62,9 @@ impl SoakArgs {
         if !(0.001..=100_000.0).contains(&self.minutes) {
             return usage("--minutes are from 0.001 to 100000");
         }
+        if self.maintenance && !flags.backend.iter().any(|name| name.starts_with("pleach")) {
+            return usage("--maintenance is of pleach alone: add it to --backend, or leave it out");
+        }
         let (needed, budget) = (self.undo_mib(flags), flags.cache_mib);
         let ours = flags.backend.iter().any(|name| name == "pleach");
         if ours && self.sessions > 0 && flags.history_mib.is_none() && needed * 2 > budget {

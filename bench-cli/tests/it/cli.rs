@@ -138,6 +138,7 @@ fn bad_arguments_exit_2_with_one_line_that_says_what_to_change() {
         "transfer --reset",
         "soak --minutes 0",
         "soak --minutes 1 --batches 5",
+        "soak --backend model --maintenance",
         "block --rate 0",
         "proof --count 0",
         "bank --backend pleach,nothing",
