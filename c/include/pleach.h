@@ -15,7 +15,8 @@
  * Threads: handles move between threads, and all functions may be called from any number of threads at the same time,
  * on the same handle, too, with two exceptions: the `_free` of a handle comes after its last use, and a
  * `pleach_pair` is overwritten by the next move of its cursor. Calls that change a handle (a batch, a cursor, a finish,
- * a commit of a block) wait for each other. There is no global state. After a `fork` the child opens the database itself.
+ * a commit of a block) wait for each other. There is no global
+ * state but the function of `pleach_log`. After a `fork` the child opens the database itself.
  *
  * Keys, roots and hashes have 32 bytes. A pointer to `n` keys points to 32 * n bytes. Pointers are aligned as C aligns
  * their types; results of one call do not overlap each other or its arguments. */
@@ -136,6 +137,15 @@ typedef struct pleach_pair {
     size_t value_len;
 } pleach_pair;
 
+/* Step of `pleach_batch_add`: the block has read the key. */
+#define PLEACH_READ 1
+
+/* Step of `pleach_batch_add`: the block gives the key a value. May come with `PLEACH_READ`. */
+#define PLEACH_PUT 2
+
+/* Step of `pleach_batch_add`: the block deletes the key. May come with `PLEACH_READ`. */
+#define PLEACH_DELETE 4
+
 /* A batch: what a block reads and writes. */
 typedef struct pleach_batch pleach_batch;
 
@@ -144,6 +154,22 @@ typedef struct pleach_block pleach_block;
 
 /* An overlay: a block that is kept in memory as a state for further sessions. */
 typedef struct pleach_overlay pleach_overlay;
+
+/* A bulk load that is under way. */
+typedef struct pleach_load pleach_load;
+
+/* Level of a message: something failed, or will. */
+#define PLEACH_LOG_ERROR 1
+
+/* Level of a message: an operator should look at it. */
+#define PLEACH_LOG_WARNING 2
+
+/* Level of a message: a database was opened or closed. */
+#define PLEACH_LOG_INFO 3
+
+/* A function that gets messages of the library: its context, the level, and a text in UTF-8 that lives for the call.
+ * Any thread may call it, several at the same time. It calls no function of this library, and throws nothing. */
+typedef void (*pleach_logger)(void *context, uint32_t level, const char *text);
 
 /* What a proof says of a key: it has no value. */
 #define PLEACH_ABSENT 0
@@ -172,7 +198,7 @@ pleach_error *pleach_open(const char *folder, const char *options, pleach_db **d
 
 /* Closes the database with a checkpoint, so that the next open reads no log. `open_handles` becomes the number of
  * sessions, blocks, overlays and cursors that live: they go on reading, and keep the folder locked until they are freed.
- * After an error other than codes 601 to 603 the close can be repeated. */
+ * It may be NULL, where nobody wants to know. After an error other than codes 601 to 603 the close can be repeated. */
 pleach_error *pleach_close(pleach_db *db, size_t *open_handles);
 
 /* Frees the handle of a database. Without a `pleach_close` before, the next open reads the log; nothing is lost. This
@@ -327,7 +353,7 @@ pleach_error *pleach_cursor_prefix(
 void pleach_cursor_free(pleach_cursor *cursor);
 
 /* Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key
- * outside of the range goes to its nearer end. Nothing is read yet. */
+ * outside of the range goes to its nearer end; NULL goes behind the last pair. Nothing is read yet. */
 pleach_error *pleach_cursor_seek(pleach_cursor *cursor, const uint8_t key[32]);
 
 /* Goes to the next pair and gives it; behind the last one the cursor is at the end, and a `pleach_cursor_previous`
@@ -357,6 +383,18 @@ pleach_error *pleach_batch_put(
 
 /* The block deletes this key. */
 pleach_error *pleach_batch_delete(pleach_batch *batch, uint8_t ns, const uint8_t key[32]);
+
+/* The steps of `count` keys in one call, for languages in which a call costs more: keys one after the other, a step of
+ * each (`PLEACH_READ`, `PLEACH_PUT`, `PLEACH_DELETE`, or one of the latter and `PLEACH_READ`), values one after the other,
+ * and the length of each, which is 0 where the step is no put. After an error the batch is as it was. */
+pleach_error *pleach_batch_add(
+    pleach_batch *batch,
+    uint8_t ns,
+    const uint8_t *keys_of_steps,
+    const uint8_t *steps,
+    const uint8_t *values_of_steps,
+    const size_t *lengths,
+    size_t count);
 
 /* The block deletes all keys that begin with these bytes, at most 32, except those that it puts, in whatever order the
  * calls come. A key that it reads was read before the delete, and is deleted, too. */
@@ -399,6 +437,45 @@ pleach_error *pleach_overlay_root(pleach_overlay *overlay, uint8_t ns, uint8_t r
 /* Commits the overlay and those below it as one commit, and gives its number; of one that is committed it gives the
  * number again. What stands on it stays valid. Errors as of `pleach_block_commit`; the overlay is never spent. */
 pleach_error *pleach_overlay_commit(pleach_overlay *overlay, uint64_t *number);
+
+/* Begins a bulk load into an empty namespace: pairs in any order, each key once, become one commit, far faster than by
+ * batches. Nothing else can be committed until the load is finished or freed, and no earlier commit can be read
+ * afterwards. Sessions and overlays have to be freed before. Most errors come from the first `pleach_load_put` after
+ * they happened, or from `pleach_load_finish`. */
+pleach_error *pleach_load_begin(pleach_db *db, uint8_t ns, pleach_load **load);
+
+/* Gives `count` pairs to a load: their keys one after the other, their values one after the other, and the length of
+ * each value. It waits while the load has enough to do. An error ends the load, which then changes nothing. Errors: 410,
+ * there is no such namespace; 413, it has pairs; 504, sessions or overlays are open. */
+pleach_error *pleach_load_put(
+    pleach_load *load,
+    const uint8_t *keys_of_pairs,
+    const uint8_t *values_of_pairs,
+    const size_t *lengths,
+    size_t count);
+
+/* Ends a load: all pairs become the next commit, durable when the call returns. Gives the number of pairs. The load is
+ * over afterwards, whatever came of it, and is still to be freed. Errors: 406, a key came twice; and those of
+ * `pleach_load_put`. */
+pleach_error *pleach_load_finish(pleach_load *load, uint64_t *pairs);
+
+/* Frees a load. One that was not finished is given up: it changes nothing. */
+void pleach_load_free(pleach_load *load);
+
+/* Gives messages of the library to a function: of all databases of the process, from now on, of this level and more
+ * serious ones (`PLEACH_LOG_ERROR` is the most serious). A second call replaces the function, NULL ends it; when either
+ * returns, no thread is inside of the function before. What an open warns of is in `pleach_notes`, too. Errors: 902,
+ * another part of the process has set a `tracing` subscriber. */
+pleach_error *pleach_log(uint32_t level, pleach_logger logger, void *context);
+
+/* All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. Counters count from the
+ * open on. */
+pleach_error *pleach_metrics(pleach_db *db, pleach_bytes *text);
+
+/* Copies the database to a folder, which is missing or empty, while sessions and commits go on, and gives the number of
+ * the newest commit in the copy. With `verify`, each page of the copy is read again and hashed up to the roots. Errors:
+ * 105, no room for the copy; 504, a load or another backup runs. */
+pleach_error *pleach_backup(pleach_db *db, const char *folder, bool verify, uint64_t *number);
 
 /* Hashes bytes by "blake3" or "sha2-256": keys of an application, and values for a comparison with a `value_hash`. */
 pleach_error *pleach_hash(const char *hasher, const uint8_t *data, size_t len, uint8_t hash[32]);

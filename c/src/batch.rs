@@ -4,8 +4,15 @@ use std::collections::BTreeMap;
 
 use pleach::{Access, Key, Value};
 
-use crate::error::{Failed, Fallible, guard};
-use crate::handle::{self, Handle, Out, bytes, given};
+use crate::error::{Failed, Fallible, PleachError, guard};
+use crate::handle::{self, Handle, Out, bytes, given, keys, values};
+
+/// Step of `pleach_batch_add`: the block has read the key.
+pub const PLEACH_READ: u8 = 1;
+/// Step of `pleach_batch_add`: the block gives the key a value. May come with `PLEACH_READ`.
+pub const PLEACH_PUT: u8 = 2;
+/// Step of `pleach_batch_add`: the block deletes the key. May come with `PLEACH_READ`.
+pub const PLEACH_DELETE: u8 = 4;
 
 /// A batch: what a block reads and writes.
 pub type PleachBatch = Handle<Batch>;
@@ -103,6 +110,46 @@ pub extern "C" fn pleach_batch_delete(
     key: Option<&Key>,
 ) -> Failed {
     guard(|| step(batch, namespace, key, |steps| steps.write = Write::Delete))
+}
+
+/// The steps of `count` keys in one call, for languages in which a call costs more: keys one after the other, a step of
+/// each (`PLEACH_READ`, `PLEACH_PUT`, `PLEACH_DELETE`, or one of the latter and `PLEACH_READ`), values one after the other,
+/// and the length of each, which is 0 where the step is no put. After an error the batch is as it was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pleach_batch_add(
+    batch: Option<&PleachBatch>,
+    namespace: u8,
+    keys_of_steps: *const u8,
+    steps: *const u8,
+    values_of_steps: *const u8,
+    lengths: *const usize,
+    count: usize,
+) -> Failed {
+    guard(|| {
+        // SAFETY: the caller's duty: NULL, or `count` keys.
+        let keys = unsafe { keys(keys_of_steps, count, "keys_of_steps") }?;
+        // SAFETY: the caller's duty: NULL, or `count` bytes.
+        let steps = unsafe { bytes(steps, count, "steps") }?;
+        // SAFETY: the caller's duty: NULL, or `count` lengths and as many bytes as they say.
+        let values = unsafe { values(values_of_steps, lengths, count) }?;
+        let write = |(step, value): (&u8, &[u8])| match step & !PLEACH_READ {
+            0 if *step == PLEACH_READ && value.is_empty() => Ok(Write::Nothing),
+            PLEACH_PUT => Ok(Write::Put(Value::from(value))),
+            PLEACH_DELETE if value.is_empty() => Ok(Write::Delete),
+            _ => Err(PleachError::argument("a step is none, or has a value and is no put")),
+        };
+        let writes: Vec<Write> = steps.iter().zip(values).map(write).collect::<Fallible<_>>()?;
+        given(batch, "batch")?.change(|batch| {
+            for ((key, step), write) in keys.iter().zip(steps).zip(writes) {
+                let of_key = batch.keys.entry((namespace, *key)).or_default();
+                of_key.read |= step & PLEACH_READ > 0;
+                if step & !PLEACH_READ > 0 {
+                    of_key.write = write;
+                }
+            }
+            Ok(())
+        })
+    })
 }
 
 fn step(

@@ -43,12 +43,14 @@ impl Cursor {
         Self { iter, first, last, before, behind, forward: None, pair: None }
     }
 
-    fn seek(&mut self, key: Key) {
-        (self.before, self.behind) = if key > self.last {
-            (Included(self.last), Excluded(self.last))
-        } else {
-            let key = key.max(self.first);
-            (Excluded(key), Included(key))
+    /// Before a key, or behind the last one.
+    fn seek(&mut self, key: Option<Key>) {
+        (self.before, self.behind) = match key.filter(|key| *key <= self.last) {
+            None => (Included(self.last), Excluded(self.last)),
+            Some(key) => {
+                let key = key.max(self.first);
+                (Excluded(key), Included(key))
+            }
         };
         (self.forward, self.pair) = (None, None);
     }
@@ -66,7 +68,7 @@ impl Cursor {
         let next = if forward { self.iter.next() } else { self.iter.next_back() };
         self.pair = next.transpose()?;
         let Some((key, value)) = &self.pair else {
-            self.seek(self.first);
+            self.seek(Some(self.first));
             if forward {
                 (self.before, self.behind) = (Included(self.last), Excluded(self.last));
             }
@@ -120,13 +122,12 @@ pub extern "C" fn pleach_cursor_free(cursor: Option<Box<PleachCursor>>) {
 }
 
 /// Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key
-/// outside of the range goes to its nearer end. Nothing is read yet.
+/// outside of the range goes to its nearer end; NULL goes behind the last pair. Nothing is read yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_cursor_seek(cursor: Option<&PleachCursor>, key: Option<&Key>) -> Failed {
     guard(|| {
-        let key = *given(key, "key")?;
         given(cursor, "cursor")?.change(|cursor| {
-            cursor.seek(key);
+            cursor.seek(key.copied());
             Ok(())
         })
     })

@@ -43,12 +43,15 @@ pub unsafe extern "C" fn pleach_open(
 
 /// Closes the database with a checkpoint, so that the next open reads no log. `open_handles` becomes the number of
 /// sessions, blocks, overlays and cursors that live: they go on reading, and keep the folder locked until they are freed.
-/// After an error other than codes 601 to 603 the close can be repeated.
+/// It may be NULL, where nobody wants to know. After an error other than codes 601 to 603 the close can be repeated.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_close(db: Option<&PleachDb>, open_handles: Out<usize>) -> Failed {
-    ask((db, "db"), (open_handles, "open_handles"), |db| {
-        let live = db.close()?;
-        Ok(live.sessions + live.blocks + live.overlays + live.iterators)
+    guard(|| {
+        let live = given(db, "db")?.read(|db| Ok(db.close()?))?;
+        if let Some(open_handles) = open_handles {
+            open_handles.write(live.sessions + live.blocks + live.overlays + live.iterators);
+        }
+        Ok(())
     })
 }
 

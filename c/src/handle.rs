@@ -141,6 +141,32 @@ pub(crate) unsafe fn keys<'a>(data: *const u8, count: usize, name: &str) -> Fall
     Ok(unsafe { bytes(data, len.unwrap_or_default(), name) }?.as_chunks().0)
 }
 
+/// Values of the caller, one after the other, by their lengths.
+///
+/// # Safety
+/// As of [`keys`]; at `values` are as many bytes as all lengths together.
+pub(crate) unsafe fn values<'a>(
+    values: *const u8,
+    lengths: *const usize,
+    count: usize,
+) -> Fallible<impl Iterator<Item = &'a [u8]>> {
+    check(lengths.is_null() && count > 0, count.checked_mul(size_of::<usize>()), "lengths")?;
+    let lengths = match count {
+        0 => &[],
+        // SAFETY: the caller's duty; it is not NULL, and the length was checked.
+        _ => unsafe { slice::from_raw_parts(lengths, count) },
+    };
+    let all = lengths.iter().try_fold(0_usize, |sum, length| sum.checked_add(*length));
+    check(false, all, "values")?;
+    // SAFETY: the caller's duty.
+    let mut rest = unsafe { bytes(values, all.unwrap_or_default(), "values") }?;
+    Ok(lengths.iter().map(move |length| {
+        let (value, behind) = rest.split_at(*length);
+        rest = behind;
+        value
+    }))
+}
+
 /// Places for results, one after the other.
 ///
 /// # Safety

@@ -15,7 +15,8 @@
 //! Threads: handles move between threads, and all functions may be called from any number of threads at the same time,
 //! on the same handle, too, with two exceptions: the `_free` of a handle comes after its last use, and a
 //! `pleach_pair` is overwritten by the next move of its cursor. Calls that change a handle (a batch, a cursor, a finish,
-//! a commit of a block) wait for each other. There is no global state. After a `fork` the child opens the database itself.
+//! a commit of a block) wait for each other. There is no global
+//! state but the function of `pleach_log`. After a `fork` the child opens the database itself.
 //!
 //! Keys, roots and hashes have 32 bytes. A pointer to `n` keys points to 32 * n bytes. Pointers are aligned as C aligns
 //! their types; results of one call do not overlap each other or its arguments.
@@ -32,8 +33,10 @@ mod cursor;
 mod db;
 mod error;
 mod handle;
+mod load;
 mod session;
 mod verify;
+mod watch;
 
 pub use batch::*;
 pub use block::*;
@@ -42,5 +45,7 @@ pub use cursor::*;
 pub use db::*;
 pub use error::*;
 pub use handle::*;
+pub use load::*;
 pub use session::*;
 pub use verify::*;
+pub use watch::*;

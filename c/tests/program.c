@@ -255,7 +255,12 @@ static void cursors(pleach_db *db) {
     steps(cursor, true, 9);
     OK(pleach_cursor_seek(cursor, key_of(8).bytes));
     steps(cursor, false, 7);
-    FAILS(pleach_cursor_seek(cursor, NULL), PLEACH_ARGUMENT);
+    OK(pleach_cursor_seek(cursor, NULL)); /* Behind the last pair. */
+    steps(cursor, true, 0);
+    steps(cursor, false, 10);
+    OK(pleach_cursor_seek(cursor, NULL));
+    steps(cursor, false, 10);
+    FAILS(pleach_cursor_seek(NULL, NULL), PLEACH_ARGUMENT);
     pleach_cursor_free(cursor);
 
     key from = key_of(3), to = key_of(5);
@@ -467,7 +472,7 @@ static void namespaces(pleach_db *db) {
     FAILS(pleach_namespace_drop(db, 0, &number), 412);
 }
 
-enum kind { DB, SESSION, CURSOR, BATCH, BLOCK, OVERLAY, KINDS };
+enum kind { DB, SESSION, CURSOR, BATCH, BLOCK, OVERLAY, LOAD, KINDS };
 
 /* The call, with each handle of another kind as `it`. */
 #define OF_ANOTHER_KIND(own, call)          \
@@ -494,6 +499,7 @@ static void handles_of_another_kind(pleach_db *db) {
     pleach_batch *batch = NULL;
     pleach_block *block = block_with(db, NULL, 33, "block"), *under = block_with(db, NULL, 34, "overlay"), *next = NULL;
     pleach_overlay *overlay = NULL, *over = NULL;
+    pleach_load *load = NULL, *other = NULL;
     pleach_bytes bytes = {0};
     pleach_pair pair;
     uint8_t kinds[256];
@@ -504,7 +510,8 @@ static void handles_of_another_kind(pleach_db *db) {
     OK(pleach_batch_new(&batch));
     OK(pleach_block_into_overlay(under, &overlay));
     pleach_block_free(under);
-    void *all[KINDS] = {db, session, cursor, batch, block, overlay};
+    OK(pleach_load_begin(db, 0, &load)); /* Of a namespace with pairs: it fails. */
+    void *all[KINDS] = {db, session, cursor, batch, block, overlay, load};
 
     OF_ANOTHER_KIND(DB, pleach_close(it, &open_handles));
     OF_ANOTHER_KIND(DB, pleach_commit_number(it, &number));
@@ -541,6 +548,7 @@ static void handles_of_another_kind(pleach_db *db) {
     OF_ANOTHER_KIND(BATCH, pleach_batch_put(it, 0, one.bytes, NULL, 0));
     OF_ANOTHER_KIND(BATCH, pleach_batch_delete(it, 0, one.bytes));
     OF_ANOTHER_KIND(BATCH, pleach_batch_delete_prefix(it, 0, NULL, 0));
+    OF_ANOTHER_KIND(BATCH, pleach_batch_add(it, 0, NULL, NULL, NULL, NULL, 0));
     OF_ANOTHER_KIND(BLOCK, pleach_block_root(it, 0, out.bytes));
     OF_ANOTHER_KIND(BLOCK, pleach_block_previous_root(it, 0, out.bytes));
     OF_ANOTHER_KIND(BLOCK, pleach_block_witness(it, 0, &bytes));
@@ -548,7 +556,12 @@ static void handles_of_another_kind(pleach_db *db) {
     OF_ANOTHER_KIND(BLOCK, pleach_block_into_overlay(it, &over));
     OF_ANOTHER_KIND(OVERLAY, pleach_overlay_root(it, 0, out.bytes));
     OF_ANOTHER_KIND(OVERLAY, pleach_overlay_commit(it, &number));
-    HOLDS(!made && !second && !next && !over && !bytes.data);
+    OF_ANOTHER_KIND(DB, pleach_load_begin(it, 0, &other));
+    OF_ANOTHER_KIND(LOAD, pleach_load_put(it, one.bytes, NULL, NULL, 0));
+    OF_ANOTHER_KIND(LOAD, pleach_load_finish(it, &number));
+    OF_ANOTHER_KIND(DB, pleach_metrics(it, &bytes));
+    OF_ANOTHER_KIND(DB, pleach_backup(it, "nowhere", true, &number));
+    HOLDS(!made && !second && !next && !over && !other && !bytes.data);
 
     LEFT_ALONE(DB, pleach_db_free);
     LEFT_ALONE(SESSION, pleach_session_free);
@@ -556,6 +569,7 @@ static void handles_of_another_kind(pleach_db *db) {
     LEFT_ALONE(BATCH, pleach_batch_free);
     LEFT_ALONE(BLOCK, pleach_block_free);
     LEFT_ALONE(OVERLAY, pleach_overlay_free);
+    LEFT_ALONE(LOAD, pleach_load_free);
     reads(session, 0, 33, NULL);
     OK(pleach_block_root(block, 0, out.bytes));
     OK(pleach_overlay_root(overlay, 0, out.bytes));
@@ -566,6 +580,8 @@ static void handles_of_another_kind(pleach_db *db) {
     pleach_batch_free(batch);
     pleach_block_free(block);
     pleach_overlay_free(overlay);
+    FAILS(pleach_load_finish(load, &number), 413);
+    pleach_load_free(load);
     /* Not promised, but so it is with the allocators of the system and of the sanitizers. */
     FAILS(pleach_session_root(session, 0, out.bytes), PLEACH_ARGUMENT);
     pleach_session_free(session);
@@ -696,6 +712,139 @@ static void readers_and_close(pleach_db *db, const char *folder) {
     pleach_session_free(session);
 }
 
+/* A block in one call. */
+static void many_steps(pleach_db *db) {
+    enum { READ_ONE, PUT_BOTH, PUT_EMPTY, DELETED, READ_AND_DELETED, ALL };
+    uint8_t keys[32 * ALL];
+    const uint8_t steps[ALL] = {PLEACH_READ, PLEACH_READ | PLEACH_PUT, PLEACH_PUT, PLEACH_DELETE, PLEACH_READ | PLEACH_DELETE};
+    const size_t lengths[ALL] = {0, 4, 0, 0, 0}, wrong[ALL] = {1, 4, 0, 0, 0};
+    const uint8_t *values = (const uint8_t *)"both?", none = 0, two = PLEACH_PUT | PLEACH_DELETE;
+    pleach_batch *batch = NULL;
+    pleach_block *block = NULL;
+    pleach_bytes witness = {0};
+    key lookups_of, before, after, root;
+    uint8_t lookups[ALL], hashes[32 * ALL];
+    uint64_t number;
+    for (uint8_t at = 0; at < ALL; at++) {
+        memset(keys + 32 * at, 60 + at, 32);
+    }
+    OK(pleach_batch_new(&batch));
+    put(batch, 0, 60 + DELETED, "old");
+    put(batch, 0, 60 + READ_AND_DELETED, "older");
+    pleach_session *session = session_on(db, NULL);
+    OK(pleach_session_finish(session, batch, &block));
+    OK(pleach_block_commit(block, &number));
+    pleach_block_free(block);
+    pleach_session_free(session);
+
+    OK(pleach_batch_add(batch, 0, keys, steps, values, lengths, ALL));
+    FAILS(pleach_batch_add(batch, 0, keys, steps, values, wrong, ALL), PLEACH_ARGUMENT);
+    FAILS(pleach_batch_add(batch, 0, keys, &none, values, lengths, 1), PLEACH_ARGUMENT);
+    FAILS(pleach_batch_add(batch, 0, keys, &two, values, lengths, 1), PLEACH_ARGUMENT);
+    FAILS(pleach_batch_add(batch, 0, keys, NULL, values, lengths, 1), PLEACH_ARGUMENT);
+    FAILS(pleach_batch_add(batch, 0, keys, steps, values, NULL, 1), PLEACH_ARGUMENT);
+    FAILS(pleach_batch_add(batch, 0, keys, steps, NULL, lengths, ALL), PLEACH_ARGUMENT);
+    session = session_on(db, NULL);
+    OK(pleach_session_finish(session, batch, &block));
+    pleach_session_free(session);
+    OK(pleach_block_previous_root(block, 0, before.bytes));
+    OK(pleach_block_root(block, 0, root.bytes));
+    OK(pleach_block_witness(block, 0, &witness));
+    OK(pleach_verify_witness(BLAKE3, before.bytes, witness.data, witness.len, keys, ALL, lookups, hashes, after.bytes));
+    HOLDS(memcmp(&after, &root, 32) == 0);
+    HOLDS(lookups[READ_ONE] == PLEACH_ABSENT && lookups[READ_AND_DELETED] == PLEACH_PRESENT);
+    OK(pleach_hash(BLAKE3, (const uint8_t *)"older", 5, lookups_of.bytes));
+    HOLDS(memcmp(hashes + 32 * READ_AND_DELETED, &lookups_of, 32) == 0);
+    pleach_bytes_free(&witness);
+    OK(pleach_block_commit(block, &number));
+    pleach_block_free(block);
+    pleach_batch_free(batch);
+    session = session_on(db, NULL);
+    reads(session, 0, 60 + READ_ONE, NULL);
+    reads(session, 0, 60 + PUT_BOTH, "both");
+    reads(session, 0, 60 + PUT_EMPTY, "");
+    reads(session, 0, 60 + DELETED, NULL);
+    reads(session, 0, 60 + READ_AND_DELETED, NULL);
+    pleach_session_free(session);
+}
+
+/* Messages of the library, all in one text. */
+static pthread_mutex_t said_lock = PTHREAD_MUTEX_INITIALIZER;
+static char said[1 << 16];
+
+static void listen(void *context, uint32_t level, const char *text) {
+    HOLDS(context == said && level >= PLEACH_LOG_ERROR && level <= PLEACH_LOG_INFO);
+    pthread_mutex_lock(&said_lock);
+    strncat(said, text, sizeof said - strlen(said) - 1);
+    pthread_mutex_unlock(&said_lock);
+}
+
+/* A load in parts, one that is given up, those that are refused; a backup, metrics and messages. */
+static void loads_and_watches(const char *folder) {
+    char path[4096], copy[4096];
+    snprintf(path, sizeof path, "%s-loaded", folder);
+    snprintf(copy, sizeof copy, "%s-copy", folder);
+    pleach_db *db = NULL;
+    pleach_load *load = NULL;
+    pleach_bytes text = {0};
+    uint64_t number;
+    uint8_t keys[3 * 32];
+    size_t lengths[3] = {2, 0, 3};
+    for (uint8_t at = 0; at < 3; at++) {
+        memset(keys + 32 * at, 3 - at, 32);
+    }
+    OK(pleach_log(PLEACH_LOG_INFO, listen, said));
+    OK(pleach_open(path, "create=true cache_mib=64", &db));
+    HOLDS(strstr(said, "opened"));
+    said[0] = 0;
+    OK(pleach_log(PLEACH_LOG_ERROR, listen, said));
+
+    OK(pleach_namespace_add(db, 7, false, &number));
+    OK(pleach_load_begin(db, 7, &load));
+    OK(pleach_load_put(load, keys, (const uint8_t *)"given", lengths, 3));
+    pleach_load_free(load); /* Given up. */
+    OK(pleach_commit_number(db, &number));
+    HOLDS(number == 1);
+    OK(pleach_load_begin(db, 0, &load));
+    FAILS(pleach_load_put(load, keys, (const uint8_t *)"?", NULL, 1), PLEACH_ARGUMENT);
+    FAILS(pleach_load_put(load, keys, NULL, lengths, 1), PLEACH_ARGUMENT);
+    OK(pleach_load_put(load, keys, (const uint8_t *)"aa", lengths, 1));
+    OK(pleach_load_put(load, keys + 32, (const uint8_t *)"ccc", lengths + 1, 2));
+    OK(pleach_load_finish(load, &number));
+    HOLDS(number == 3);
+    FAILS(pleach_load_finish(load, &number), PLEACH_ARGUMENT);
+    FAILS(pleach_load_put(load, keys, (const uint8_t *)"aa", lengths, 1), PLEACH_ARGUMENT);
+    pleach_load_free(load);
+    OK(pleach_load_begin(db, 7, &load));
+    OK(pleach_load_put(load, keys, (const uint8_t *)"aa", lengths, 1));
+    OK(pleach_load_put(load, keys, (const uint8_t *)"bb", lengths, 1));
+    FAILS(pleach_load_finish(load, &number), 406);
+    pleach_load_free(load);
+
+    OK(pleach_metrics(db, &text));
+    const char *counter = "# TYPE pleach_cache_hits_total counter\npleach_cache_hits_total ";
+    HOLDS(memmem(text.data, text.len, counter, strlen(counter)));
+    pleach_bytes_free(&text);
+    OK(pleach_backup(db, copy, true, &number));
+    HOLDS(number == 2);
+    FAILS(pleach_backup(db, copy, true, &number), 203); /* It is not empty. */
+    FAILS(pleach_backup(db, NULL, true, &number), PLEACH_ARGUMENT);
+    OK(pleach_close(db, NULL)); /* Nobody wants to know what is open. */
+    pleach_db_free(db);
+    HOLDS(!said[0]); /* That was no error. */
+    OK(pleach_log(PLEACH_LOG_INFO, NULL, NULL));
+
+    OK(pleach_open(copy, "read_only=true", &db));
+    pleach_session *session = session_on(db, NULL);
+    reads(session, 0, 3, "aa");
+    reads(session, 0, 2, "");
+    reads(session, 0, 1, "ccc");
+    reads(session, 7, 1, NULL);
+    pleach_session_free(session);
+    pleach_db_free(db);
+    HOLDS(!said[0]);
+}
+
 int main(int count, char **arguments) {
     HOLDS(count == 2);
     const char *folder = arguments[1];
@@ -712,7 +861,9 @@ int main(int count, char **arguments) {
     namespaces(db);
     handles_of_another_kind(db);
     threads(db);
+    many_steps(db);
     readers_and_close(db, folder);
+    loads_and_watches(folder);
     printf("pleach %s: all as it should be\n", pleach_version());
     return 0;
 }

@@ -3,6 +3,7 @@
 import copy
 import gc
 import importlib.metadata
+import logging
 import multiprocessing
 import pickle
 import signal
@@ -81,6 +82,16 @@ class Reading(Case):
         with self.assertRaises(ValueError):
             session.items(key(1), prefix=b"\1")
         self.refused(902, session.cursor, prefix=bytes(33))
+
+    def test_iteration_goes_both_ways(self):
+        session = self.db.session()
+        for of in ({}, {"first": key(2), "last": key(3)}, {"prefix": key(2)}, {"first": key(200)}):
+            forward = list(session.items(**of))
+            self.assertEqual(list(session.items(**of, reverse=True)), forward[::-1])
+            self.assertEqual(list(session.keys(**of, reverse=True)), [pair[0] for pair in forward[::-1]])
+            self.assertEqual(list(session.values(**of, reverse=True)), [pair[1] for pair in forward[::-1]])
+        self.assertEqual(list(reversed(session)), list(session)[::-1])
+        self.assertEqual(list(reversed(session.cursor())), list(session.items())[::-1])
 
     def test_a_cursor_goes_both_ways_and_outlives_its_session(self):
         with self.db.session() as session:
@@ -205,6 +216,18 @@ class Blocks(Case):
         self.assertEqual(seen, {**dict.fromkeys(keys, old), keys[5]: None})
         block.commit()
         self.assertEqual(dict(self.db.session().items()), {keys[1]: b"new", keys[2]: b"new"})
+
+    def test_many_pairs_come_in_one_call(self):
+        batch = pleach.Batch()
+        batch.update({key(1): b"one", key(2): b""}, read=True)
+        batch.update([(key(3), b"three"), (key(1), b"last")])
+        block = self.db.session().finish(batch)
+        _, before = pleach.verify_witness(block.previous_root(), block.witness(), [key(1), key(2)])
+        self.assertEqual(before, {key(1): None, key(2): None})
+        block.commit()
+        self.assertEqual(dict(self.db.session().items()), {key(1): b"last", key(2): b"", key(3): b"three"})
+        with self.assertRaises(ValueError):
+            batch.update({b"short": b""})
 
     def test_overlays_are_states(self):
         one = self.block({key(1): b"one"}).into_overlay()
@@ -360,6 +383,83 @@ class Databases(Case):
         for reader in readers:
             reader.join()
         self.assertEqual(wrong, [])
+
+
+class Operating(Case):
+    def test_a_load_is_one_commit_or_none(self):
+        number = lambda at: at.to_bytes(32, "big")
+        self.assertEqual(self.db.load((number(at), b"%d" % at) for at in range(10_000)), 10_000)
+        session = self.db.session()
+        self.assertEqual((session[number(9_999)], self.db.commit_number()), (b"9999", 1))
+        session.close()
+        self.refused(413, self.db.load, {key(1): b"one"})
+        self.db.add_namespace(5)
+
+        def broken():
+            yield key(1), b"one"
+            raise RuntimeError("the source")
+
+        with self.assertRaises(RuntimeError):
+            self.db.load(broken(), namespace=5)
+        with self.assertRaises(ValueError):
+            self.db.load([(b"short", b"")], namespace=5)
+        self.refused(406, self.db.load, [(key(1), b"one"), (key(1), b"two")], namespace=5)
+        self.assertEqual(self.db.load({key(1): b"one"}, namespace=5), 1)
+
+    def test_a_backup_has_the_state(self):
+        self.block({key(1): b"one"}).commit()
+        copy = self.folder.parent / "copy"
+        self.assertEqual(self.db.backup(copy), 1)
+        with pleach.open(copy, read_only=True) as copied:
+            self.assertEqual(copied.session()[key(1)], b"one")
+        self.refused(203, self.db.backup, copy)
+
+    def test_metrics_are_text(self):
+        self.block({key(1): b"one"}).commit()
+        text = self.db.metrics()
+        self.assertIn("# TYPE pleach_commits_total counter\npleach_commits_total 1\n", text)
+        self.assertIn("# TYPE pleach_pending_bytes gauge\n", text)
+
+    def test_messages_come_to_a_logger(self):
+        logger = logging.getLogger("pleach-test")
+        folder = self.folder.parent / "other"
+        with self.assertLogs(logger, "INFO") as said:
+            pleach.log_to(logger)
+            pleach.open(folder, create=True).close()
+            pleach.log_to(None)
+            pleach.open(folder).close()
+        self.assertEqual(["opened" in line for line in said.output], [True, False])
+        self.assertTrue(all(line.startswith("INFO:pleach-test:") for line in said.output))
+
+    def test_a_program_that_logs_ends(self):
+        program = """if True:
+            import logging, os, sys, pleach
+            logging.basicConfig(level=logging.INFO)
+            pleach.log_to(logging.getLogger())
+            db = pleach.open(sys.argv[1], create=True)
+            if os.fork() == 0:
+                sys.exit(0)
+            assert os.wait()[1] == 0
+            db.session().finish(pleach.Batch()).commit()
+            """
+        ended = subprocess.run(
+            [sys.executable, "-c", program, self.folder.parent / "other"], capture_output=True, timeout=60
+        )
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertIn(b"INFO:root:opened", ended.stderr)
+
+    def test_kinds_of_errors_have_classes(self):
+        with self.assertRaises(pleach.Missing):
+            pleach.open(self.folder / "nothing")
+        with self.assertRaises(pleach.Locked):
+            pleach.open(self.folder)
+        stale = self.block({key(1): b"late"})
+        self.block({key(1): b"new"}).commit()
+        with self.assertRaises(pleach.StaleParent) as raised:
+            stale.commit()
+        self.assertEqual(raised.exception.code, pleach.StaleParent.CODE)
+        with self.assertRaises(pleach.Refused):
+            pleach.verify_key(key(1), b"", key(1))
 
 
 class Objects(Case):

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// In the order of the header.
-const FILES: [&str; 8] = ["error", "bytes", "db", "session", "cursor", "batch", "block", "verify"];
+const FILES: [&str; 10] =
+    ["error", "bytes", "db", "session", "cursor", "batch", "block", "load", "watch", "verify"];
 
 /// An item of the source: the lines of its comment, and its code up to the body or the semicolon, in one line.
 struct Item {
@@ -87,6 +88,12 @@ fn declare(header: &mut String, item: &Item) {
         let (name, rest) = constant.split_once(": ").expect("a type");
         let value = rest.split_once(" = ").expect("a value").1.trim_end_matches(';');
         writeln!(header, "#define {name} {value}\n").expect("text");
+    } else if let Some(of) = code.strip_prefix("type ").filter(|of| of.contains(" fn(")) {
+        let name = snake(of.split_once(' ').expect("a name").0);
+        let parameters = of.split_once(" fn(").expect("parameters").1.split_once(')');
+        let parameters = parameters.expect("parameters").0.split(", ").map(variable);
+        let parameters = parameters.collect::<Vec<_>>().join(", ");
+        writeln!(header, "typedef void (*{name})({parameters});\n").expect("text");
     } else if let Some(handle) = code.strip_prefix("type ") {
         let name = snake(handle.split_once(' ').expect("a name").0);
         writeln!(header, "typedef struct {name} {name};\n").expect("text");
@@ -143,6 +150,7 @@ fn variable(field: &str) -> String {
         "usize" => "size_t".to_owned(),
         "bool" => "bool".to_owned(),
         "c_char" => "char".to_owned(),
+        "c_void" => "void".to_owned(),
         handle if handle.starts_with("Pleach") => snake(handle),
         other => panic!("{name} has the type {other}"),
     };

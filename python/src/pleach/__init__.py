@@ -9,18 +9,43 @@
 
 Keys, roots and hashes are ``bytes`` of length 32. Ranges have their first and their last key, and both belong to them.
 All objects may be used from any number of threads; calls release the GIL. Errors are ``pleach.Error``; a wrong
-length or a closed object is a ``ValueError``.
+length or a closed object is a ``ValueError``. Messages of the library go to a logger of ``logging`` by ``log_to``.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import logging
 import os
 import threading
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from . import _library as _c
-from ._library import Advice, Error, Outcome, Refused, lib
+from ._library import (
+    Advice,
+    Error,
+    Full,
+    InUse,
+    InvalidOption,
+    Locked,
+    Missing,
+    MissingNamespace,
+    NoSuchCommit,
+    NotADatabase,
+    NotEmpty,
+    Outcome,
+    PlainNamespace,
+    Poisoned,
+    ReadOnly,
+    Refused,
+    RepeatedKey,
+    SnapshotTooOld,
+    StaleParent,
+    TooFarBack,
+    ValueTooLarge,
+    lib,
+)
 
 __all__ = [
     "Advice",
@@ -29,12 +54,30 @@ __all__ = [
     "Cursor",
     "Db",
     "Error",
+    "Full",
+    "InUse",
+    "InvalidOption",
+    "Locked",
+    "Missing",
+    "MissingNamespace",
     "Namespace",
+    "NoSuchCommit",
+    "NotADatabase",
+    "NotEmpty",
     "Outcome",
     "Overlay",
+    "PlainNamespace",
+    "Poisoned",
+    "ReadOnly",
     "Refused",
+    "RepeatedKey",
     "Session",
+    "SnapshotTooOld",
+    "StaleParent",
+    "TooFarBack",
+    "ValueTooLarge",
     "hash_bytes",
+    "log_to",
     "open",
     "verify_key",
     "verify_keys",
@@ -45,6 +88,10 @@ __all__ = [
 
 _Self = TypeVar("_Self", bound="_Handle")
 Pair = Tuple[bytes, bytes]
+_Pairs = Union[Mapping[bytes, bytes], Iterable[Pair]]
+
+#: Pairs, and bytes of values, that a load gives to the library at once.
+_PART = 4096, 1 << 20
 
 
 class _Handle:
@@ -96,6 +143,32 @@ def open(path: Union[str, bytes, "os.PathLike[str]"], **options: Union[str, int,
     return Db(_c.handle(lib.pleach_db_free, lambda db: lib.pleach_open(folder, text, db)))
 
 
+_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
+#: What the library calls, and the process in which it does.
+_logger: Tuple[Any, int] = _c.Logger(), 0
+
+
+def log_to(logger: Optional[logging.Logger]) -> None:
+    """Gives messages of the library to a logger, of all databases of the process: what an open warns of, failures of
+    background tasks, damaged pages. With none, as it was before, they go nowhere. The logger's own level counts."""
+    global _logger
+
+    def log(_context: Any, level: int, text: bytes) -> None:
+        assert logger is not None
+        logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text.decode("utf-8", "replace"))
+
+    call = _c.Logger() if logger is None else _c.Logger(log)
+    lib.pleach_log(3, call, None)
+    _logger = call, os.getpid()  # The one before is called by nobody any more.
+
+
+@atexit.register
+def _log_no_more() -> None:
+    """Threads of the library cannot call Python when it has ended. A forked child has none of them."""
+    if _logger[1] == os.getpid():
+        lib.pleach_log(3, _c.Logger(), None)
+
+
 class Db(_Handle):
     """An open database, from ``open``."""
 
@@ -132,6 +205,37 @@ class Db(_Handle):
         """The options that it was opened with."""
         text = _c.some(_c.data(lambda text: lib.pleach_options(self._handle, text)))
         return dict(pair.split("=", 1) for pair in text.decode().split())
+
+    def metrics(self) -> str:
+        """All counters and levels in the text format of Prometheus; docs/metrics.md of the engine describes them."""
+        return _c.some(_c.data(lambda text: lib.pleach_metrics(self._handle, text))).decode()
+
+    def backup(self, folder: Union[str, bytes, "os.PathLike[str]"], verify: bool = True) -> int:
+        """Copies the database to a folder, which is missing or empty, while sessions and commits go on, and gives the
+        number of the newest commit in the copy. With ``verify`` each page of the copy is read again and hashed."""
+        to = _c.text(os.fsencode(folder))
+        return _c.number(lambda number: lib.pleach_backup(self._handle, to, verify, number))
+
+    def load(self, pairs: _Pairs, namespace: int = 0) -> int:
+        """Fills an empty namespace with pairs in any order, each key once, as one durable commit, and gives their
+        number. It is far faster than batches. No session or overlay may be open; nothing can be committed meanwhile,
+        and no earlier commit can be read afterwards. When the pairs raise, nothing is loaded."""
+        of = _number(namespace)
+        load = _c.handle(
+            lib.pleach_load_free, lambda load: lib.pleach_load_begin(self._handle, of, load)
+        )
+        try:
+            part, size = [], 0  # type: Tuple[List[Pair], int]
+            for key, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
+                part.append((_c.key(key), _c.raw(value)))
+                size += len(part[-1][1])
+                if len(part) == _PART[0] or size >= _PART[1]:
+                    lib.pleach_load_put(load, *_c.pairs(part))
+                    part, size = [], 0
+            lib.pleach_load_put(load, *_c.pairs(part))
+            return _c.number(lambda number: lib.pleach_load_finish(load, number))
+        finally:
+            load.freeing.close()  # What was not finished is given up now, whoever keeps a traceback.
 
     def hasher(self) -> str:
         """Name of its hash function."""
@@ -243,9 +347,11 @@ class Namespace:
         last: Optional[bytes] = None,
         *,
         prefix: Optional[bytes] = None,
+        reverse: bool = False,
     ) -> Iterator[Pair]:
-        """The pairs of a range or prefix, in the order of the keys."""
-        return iter(self.cursor(first, last, prefix=prefix))
+        """The pairs of a range or prefix, in the order of the keys, or from the last to the first."""
+        cursor = self.cursor(first, last, prefix=prefix)
+        return reversed(cursor) if reverse else iter(cursor)
 
     def keys(
         self,
@@ -253,9 +359,10 @@ class Namespace:
         last: Optional[bytes] = None,
         *,
         prefix: Optional[bytes] = None,
+        reverse: bool = False,
     ) -> Iterator[bytes]:
-        """The keys of a range or prefix, in their order."""
-        return (key for key, _ in self.items(first, last, prefix=prefix))
+        """The keys of a range or prefix, as ``items``."""
+        return (key for key, _ in self.items(first, last, prefix=prefix, reverse=reverse))
 
     def values(
         self,
@@ -263,12 +370,16 @@ class Namespace:
         last: Optional[bytes] = None,
         *,
         prefix: Optional[bytes] = None,
+        reverse: bool = False,
     ) -> Iterator[bytes]:
-        """The values of a range or prefix, in the order of the keys."""
-        return (value for _, value in self.items(first, last, prefix=prefix))
+        """The values of a range or prefix, as ``items``."""
+        return (value for _, value in self.items(first, last, prefix=prefix, reverse=reverse))
 
     def __iter__(self) -> Iterator[bytes]:
         return self.keys()
+
+    def __reversed__(self) -> Iterator[bytes]:
+        return self.keys(reverse=True)
 
     def prove(self, key: bytes) -> bytes:
         """Proves what the state says of a key, for ``verify_key``."""
@@ -339,10 +450,12 @@ class Cursor(_Handle):
             value = ctypes.string_at(pair.value, pair.value_len)
             return ctypes.string_at(pair.key, 32), value
 
-    def seek(self, key: bytes) -> None:
-        """Goes before a key: the next pair is the first from it on, the previous one the last before it."""
+    def seek(self, key: Optional[bytes]) -> None:
+        """Goes before a key: the next pair is the first from it on, the previous one the last before it. ``None`` goes
+        behind the last pair."""
+        to = None if key is None else _c.key(key)
         with self._copying:
-            lib.pleach_cursor_seek(self._handle, _c.key(key))
+            lib.pleach_cursor_seek(self._handle, to)
 
     def next(self) -> Optional[Pair]:
         """Goes to the next pair; none at the end."""
@@ -359,6 +472,11 @@ class Cursor(_Handle):
 
     def __iter__(self) -> Iterator[Pair]:
         while (pair := self.next()) is not None:
+            yield pair
+
+    def __reversed__(self) -> Iterator[Pair]:
+        self.seek(None)
+        while (pair := self.previous()) is not None:
             yield pair
 
 
@@ -386,6 +504,14 @@ class Batch(_Handle):
         order the calls come. A key that it reads was read before the delete, and is deleted, too."""
         prefix = _c.raw(prefix)
         lib.pleach_batch_delete_prefix(self._handle, _number(namespace), prefix, len(prefix))
+
+    def update(self, pairs: _Pairs, namespace: int = 0, read: bool = False) -> None:
+        """Puts many pairs in one call, which takes less time for each. With ``read`` the block has read the keys, too."""
+        of = pairs.items() if isinstance(pairs, Mapping) else pairs
+        keys, values, lengths, count = _c.pairs([(_c.key(key), _c.raw(one)) for key, one in of])
+        steps = bytes([3 if read else 2]) * count
+        to = self._handle, _number(namespace)
+        lib.pleach_batch_add(*to, keys, steps, values, lengths, count)
 
     __setitem__ = put
     __delitem__ = delete

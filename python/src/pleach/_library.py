@@ -34,7 +34,10 @@ class Advice(IntEnum):
 
 
 class Error(Exception):
-    """An error of the library. ``code`` is its number in docs/errors.md and pleach.h."""
+    """An error of the library. ``code`` is its number in docs/errors.md and pleach.h. Those that programs tell apart have
+    classes of their own."""
+
+    CODE = 0
 
     def __init__(self, text: str, code: int, outcome: int, advice: int, advice_text: str) -> None:
         super().__init__(text)
@@ -49,8 +52,115 @@ class Error(Exception):
         return type(self), made_of, self.__dict__
 
 
+class Locked(Error):
+    """Another process has the database open for writing."""
+
+    CODE = 102
+
+
+class Full(Error):
+    """There is no space on the device."""
+
+    CODE = 105
+
+
+class Missing(Error):
+    """There is no database in the folder."""
+
+    CODE = 201
+
+
+class NotADatabase(Error):
+    """The folder has other files."""
+
+    CODE = 202
+
+
+class InvalidOption(Error):
+    """An option that there is not, or outside of its range."""
+
+    CODE = 206
+
+
+class NoSuchCommit(Error):
+    """A commit that there is not yet."""
+
+    CODE = 401
+
+
+class TooFarBack(Error):
+    """A rollback of more commits than the history has."""
+
+    CODE = 402
+
+
+class RepeatedKey(Error):
+    """A key twice."""
+
+    CODE = 406
+
+
+class ValueTooLarge(Error):
+    """A value of more than 64 MiB."""
+
+    CODE = 408
+
+
+class MissingNamespace(Error):
+    """A namespace that there is not."""
+
+    CODE = 410
+
+
+class PlainNamespace(Error):
+    """A root or proof of a namespace that has none."""
+
+    CODE = 411
+
+
+class NotEmpty(Error):
+    """A load into a namespace with pairs."""
+
+    CODE = 413
+
+
+class ReadOnly(Error):
+    """A write through a database that was opened with ``read_only=True``."""
+
+    CODE = 416
+
+
+class StaleParent(Error):
+    """A block on a state that is no longer the newest: make it again."""
+
+    CODE = 501
+
+
+class SnapshotTooOld(Error):
+    """A state that is older than the history."""
+
+    CODE = 502
+
+
+class InUse(Error):
+    """A load beside sessions, or a write beside a load."""
+
+    CODE = 504
+
+
+class Poisoned(Error):
+    """A write after a failed write or sync: close the database and open it again."""
+
+    CODE = 601
+
+
 class Refused(Error):
     """A proof or witness that proves nothing."""
+
+    CODE = 903
+
+
+_CLASSES = {kind.CODE: kind for kind in Error.__subclasses__()}
 
 
 class CError(ctypes.Structure):
@@ -75,8 +185,11 @@ class CPair(ctypes.Structure):
     ]
 
 
+Logger = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)
+
 _TYPES = {
     "bool": ctypes.c_bool,
+    "pleach_logger": Logger,
     "size_t": ctypes.c_size_t,
     "uint8_t": ctypes.c_uint8,
     "uint32_t": ctypes.c_uint32,
@@ -126,7 +239,7 @@ def _raise(error: Any, _function: Any, _arguments: Any) -> None:
     try:
         found = error.contents
         texts = [text.decode("utf-8", "replace") for text in (found.text, found.advice_text)]
-        raised = Refused if found.code == 903 else Error
+        raised = _CLASSES.get(found.code, Error)
         raise raised(texts[0], found.code, found.outcome, found.advice, texts[1])
     finally:
         lib.pleach_error_free(error)
@@ -219,6 +332,12 @@ def raw(given: bytes) -> bytes:
 
 def keys(given: Iterable[bytes]) -> List[bytes]:
     return [key(one) for one in given]
+
+
+def pairs(given: List[Tuple[bytes, bytes]]) -> Tuple[bytes, bytes, Any, int]:
+    """Keys one after the other, values one after the other, the length of each value, and how many they are."""
+    lengths = (ctypes.c_size_t * len(given))(*(len(value) for _, value in given))
+    return b"".join(key for key, _ in given), b"".join(value for _, value in given), lengths, len(given)
 
 
 def text(given: bytes) -> bytes:

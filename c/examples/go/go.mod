@@ -1,3 +1,0 @@
-module pleach.example
-
-go 1.20

@@ -1,0 +1,3 @@
+module pleach
+
+go 1.25

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Tests the Go package, with the race detector and all checks of cgo, and in an empty folder, as a stranger has it.
+set -euo pipefail
+cd "$(dirname "$0")"
+for tool in go cc; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "the Go package: SKIPPED, \`$tool\` is not installed here"
+    exit
+  fi
+done
+export CGO_ENABLED=1 GOTOOLCHAIN=local
+if unformatted=$(gofmt -l . 2>/dev/null) && [[ -n $unformatted ]]; then
+  echo "not formatted: $unformatted" >&2
+  exit 1
+fi
+./build.sh --debug
+go vet ./...
+GOEXPERIMENT=cgocheck2 go test -race ./...
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cp -r . "$folder/pleach"
+mkdir "$folder/program"
+cp example_test.go "$folder/program/main.go"
+cd "$folder/program"
+# The example as a program of its own.
+sed -i 's/^package pleach_test$/package main/; s/^func Example() {$/func main() {/' main.go
+go mod init program 2>/dev/null
+go mod edit -require pleach@v0.0.0 -replace pleach=../pleach
+go run . | diff - <(sed -n 's|^\t// \(commit .*\)$|\1|p' ../pleach/example_test.go)
