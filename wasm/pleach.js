@@ -1,7 +1,7 @@
 /**
  * Verifies proofs and witnesses of Pleach, by the WebAssembly module `pleach.wasm`.
  *
- *     const pleach = await load(await (await fetch("pleach.wasm")).arrayBuffer());
+ *     const pleach = await load();
  *     const valueHash = pleach.verifyKey({ root, key, proof }); // null: the key has no value
  *
  * A function returns only what follows from the root. It throws `Refused` where a proof does not hold or does not answer,
@@ -94,7 +94,7 @@ class Reader {
   }
 }
 
-class Pleach {
+export class Pleach {
   #wasm;
   constructor(wasm) {
     this.#wasm = wasm;
@@ -224,11 +224,25 @@ class Pleach {
   }
 }
 
+/** The module that lies beside this file. */
+async function ownModule() {
+  const at = new URL("pleach.wasm", import.meta.url);
+  if (at.protocol !== "file:") {
+    const response = await fetch(at);
+    if (!response.ok) throw new Error(`${at}: ${response.status} ${response.statusText}`);
+    return response.arrayBuffer();
+  }
+  // Node.js, which fetches no files.
+  const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ "node:fs/promises");
+  return readFile(at);
+}
+
 /**
- * @param {BufferSource} bytes The contents of `pleach.wasm`.
+ * @param {BufferSource} [bytes] The contents of `pleach.wasm`; of the one beside this file where none are given.
  * @returns {Promise<Pleach>}
  */
 export async function load(bytes) {
+  bytes ??= await ownModule();
   const { instance } = await WebAssembly.instantiate(bytes);
   return new Pleach(instance.exports);
 }

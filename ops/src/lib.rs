@@ -50,7 +50,10 @@ pub use opened::{hasher, id};
 pub use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 pub use stat::{NamespaceStat, Stat, stat, stat_on};
 
-/// The example of the package's README compiles and runs.
+/// The examples of the package's README and of the guides compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+#[doc = include_str!("../../docs/from-redb.md")]
+#[doc = include_str!("../../docs/from-rocksdb.md")]
+#[doc = include_str!("../../docs/from-mdbx.md")]
+struct Examples;

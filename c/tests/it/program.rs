@@ -66,7 +66,7 @@ fn a_c_program_uses_every_function() {
     print!("{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// The first blocks of C in pages are whole programs, which open a database in the current folder.
+/// The first blocks of C in pages are whole programs, in C99 and C++17, which open a database in the current folder.
 #[test]
 fn the_programs_of_the_pages_run() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -74,17 +74,20 @@ fn the_programs_of_the_pages_run() {
         // A package has no files from outside its folder.
         let Ok(text) = std::fs::read_to_string(own.join(page)) else { continue };
         let block = text.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
-        let scratch = tempfile::tempdir().expect("a folder");
-        let Some(mut compiler) = compiler("cc", &[], scratch.path()) else {
-            println!("the pages in C: SKIPPED, no C compiler `cc` is installed");
-            return;
-        };
-        let (source, program) = (scratch.path().join("page.c"), scratch.path().join("page"));
-        std::fs::write(&source, block.expect("a block of C")).expect("written");
-        compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"]).arg(own.join("include"));
-        run(compiler.arg(source).arg(library()).args(SYSTEM).arg("-o").arg(&program));
-        run(Command::new(program).current_dir(scratch.path()));
-        assert!(scratch.path().join("state/super").is_file(), "{page}: a database is there");
+        for (name, language) in [("cc", &["-xc", "-std=c99"]), ("c++", &["-xc++", "-std=c++17"])] {
+            let scratch = tempfile::tempdir().expect("a folder");
+            let Some(mut compiler) = compiler(name, &[], scratch.path()) else {
+                println!("a program of {page}: SKIPPED, no compiler `{name}` is installed");
+                continue;
+            };
+            let (source, program) = (scratch.path().join("page.c"), scratch.path().join("page"));
+            std::fs::write(&source, block.expect("a block of C")).expect("written");
+            compiler.args(language).args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]);
+            compiler.arg(own.join("include")).arg(source).arg("-xnone").arg(library());
+            run(compiler.args(SYSTEM).arg("-o").arg(&program));
+            run(Command::new(program).current_dir(scratch.path()));
+            assert!(scratch.path().join("state/super").is_file(), "{page}: a database is there");
+        }
     }
 }
 

@@ -79,7 +79,7 @@ fn it_is_pending_until_the_page_is_there_and_a_page_is_read_once_for_all() {
     gate.close();
     let mut reads: Vec<Read<'_>> = Vec::new();
     for key in &keys {
-        reads.push(Box::pin(session.read_async(key)));
+        reads.push(Box::pin(session.read_async(*key)));
     }
     // Not one of them is done, and none of them blocks this thread.
     assert!(reads.iter_mut().all(|read| poll(read.as_mut()).is_pending()));
@@ -95,9 +95,9 @@ fn it_is_pending_until_the_page_is_there_and_a_page_is_read_once_for_all() {
     assert_eq!(read_twice.count(), 0);
     // And what is in memory comes at once.
     let (cached, absent) = (uniform(7), uniform(KEYS + 7));
-    let now = |key| poll(pin!(session.read_async(key)));
+    let now = |key: &Key| poll(pin!(session.read_async(*key)));
     assert!(matches!(now(&cached), Poll::Ready(Ok(Some(found))) if found == value(7)));
-    let absent = wait(session.read_async(&absent));
+    let absent = wait(session.read_async(absent));
     assert_eq!(absent.expect("read"), None);
     drop(session);
     gate.let_write();
@@ -134,8 +134,8 @@ fn tasks_of_an_executor_read_the_state_of_their_session() {
                     for step in 0..8 {
                         let id = (task * 997 + step * 3571) % KEYS;
                         let expected = (base == 0 || !id.is_multiple_of(3)).then(|| value(id));
-                        assert_eq!(below.read_async(&uniform(id)).await.expect("read"), expected);
-                        let at = over.read_async(&uniform(3)).await.expect("read");
+                        assert_eq!(below.read_async(uniform(id)).await.expect("read"), expected);
+                        let at = over.read_async(uniform(3)).await.expect("read");
                         assert_eq!(at, Some(value(base + 1)));
                     }
                 })
@@ -161,7 +161,7 @@ fn a_page_that_cannot_be_read_is_the_readers_error() {
     let db = Db::open_on(disk.clone(), runtime.clone(), options()).expect("opened");
     let session = session(&db);
     let read = |key: &Key| {
-        let mut read = pin!(session.read_async(key));
+        let mut read = pin!(session.read_async(*key));
         for _ in 0..10_000 {
             if let Poll::Ready(read) = poll(read.as_mut()) {
                 return read;
@@ -210,7 +210,7 @@ fn it_ends_when_the_database_is_closed_or_the_task_panics() {
         gate.close();
         let mut reads: Vec<Read<'_>> = Vec::new();
         for key in &keys {
-            reads.push(Box::pin(session.read_async(key)));
+            reads.push(Box::pin(session.read_async(*key)));
         }
         assert!(reads.iter_mut().all(|read| poll(read.as_mut()).is_pending()));
         gate.until_stuck(1);
@@ -226,7 +226,7 @@ fn it_ends_when_the_database_is_closed_or_the_task_panics() {
         assert_eq!(closing.join().expect("no panic").is_err(), panics);
         // Nobody is there to read for it.
         let late = uniform(KEYS - 1);
-        let late = poll(pin!(session.read_async(&late)));
+        let late = poll(pin!(session.read_async(late)));
         assert!(matches!(late, Poll::Ready(Ok(Some(found))) if found == value(KEYS - 1)));
     }
 }
@@ -254,7 +254,7 @@ fn a_waker_that_panics_harms_nobody() {
         gate.close();
         let mut reads: Vec<Read<'_>> = Vec::new();
         for (at, key) in keys.iter().enumerate() {
-            reads.push(Box::pin(session.read_async(key)));
+            reads.push(Box::pin(session.read_async(*key)));
             let waker = if at % 2 == 0 { &panics } else { Waker::noop() };
             assert!(reads[at].as_mut().poll(&mut Context::from_waker(waker)).is_pending());
         }
@@ -295,10 +295,10 @@ fn a_hasher_that_panics_does_so_on_the_readers_thread() {
     let session = session(&db);
     ARMED.store(true, Ordering::SeqCst);
     let key = uniform(50);
-    let panicked = catch_unwind(AssertUnwindSafe(|| wait(session.read_async(&key))));
+    let panicked = catch_unwind(AssertUnwindSafe(|| wait(session.read_async(key))));
     ARMED.store(false, Ordering::SeqCst);
     assert!(panicked.is_err(), "the panic reaches the reader");
-    assert_eq!(wait(session.read_async(&key)).expect("read"), Some(value(50)));
+    assert_eq!(wait(session.read_async(key)).expect("read"), Some(value(50)));
     drop(session);
     db.close().expect("the task goes on");
 }

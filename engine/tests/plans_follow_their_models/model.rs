@@ -363,7 +363,7 @@ impl Space {
         }
         for (at, key) in keys.iter().step_by(1 + rng.index(5)).take(40).enumerate() {
             let one =
-                if at % 3 == 0 { complete(session.read_async(key)) } else { session.read(key) }?;
+                if at % 3 == 0 { complete(session.read_async(*key)) } else { session.read(key) }?;
             assert!(one.as_ref() == self.get(key), "{number} {key:02x?}: another value");
         }
         let values = session.read_many(&keys)?;

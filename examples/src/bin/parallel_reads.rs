@@ -118,7 +118,7 @@ impl Run {
                 let (session, mut at) = (Arc::clone(session), self.first(number));
                 runtime.spawn(async move {
                     for _ in 0..READS {
-                        at = follow(session.read_async(&account(at)).await?);
+                        at = follow(session.read_async(account(at)).await?);
                     }
                     Ok::<_, pleach::Error>(at)
                 })
