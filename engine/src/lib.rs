@@ -196,6 +196,12 @@
 //!
 //! [`Db::open_on`] opens a database on any device and executor, such as the simulated disk of `pleach-io`, which can be
 //! cut off at any moment.
+//!
+//! # Features
+//!
+//! * `sha2` (on by default): the hasher SHA-256. Without it a database of that hasher does not open.
+//! * `serde`: `Serialize` and `Deserialize` of proofs, nodes and roots.
+//! * `metrics`: all figures, and histograms, for the recorder of the crate `metrics` (`observe`).
 #![warn(missing_debug_implementations)]
 
 mod access;

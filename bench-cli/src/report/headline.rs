@@ -172,7 +172,10 @@ impl FoundFigure<'_> {
 
     fn words(&self, ask: &Ask) -> String {
         let case = self.case.split(", ").next().unwrap_or_default();
-        let words = ask.words.replace("{size}", &self.size()).replace("{case}", case);
+        let mut words = ask.words.replace("{size}", &self.size()).replace("{case}", case);
+        if flags(self.document).iter().any(|flag| flag.0 == "--drop-caches") {
+            words += ", cold";
+        }
         match self.document.cache_mib {
             1024 => words,
             mib => format!("{words}, a budget of {} MiB", grouped(mib)),
