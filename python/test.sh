@@ -25,7 +25,7 @@ export PLEACH_LIBRARY=$target/debug/libpleach_c.so
 # A registry that cannot be had answers after some seconds.
 if "$python" -m pip install "${quiet[@]}" --retries 0 --timeout 10 pytest 'setuptools>=77' 2>/dev/null; then
   # Building leaves files in the folder of the sources, and takes them the next time.
-  cp -r python "$folder/python" && rm -rf "$folder/python/build" && mkdir -p "$folder/c/include" && cp c/include/pleach.h "$folder/c/include"
+  cp -rL python "$folder/python" && rm -rf "$folder/python/build" && mkdir -p "$folder/c/include" && cp c/include/pleach.h "$folder/c/include"
   "$python" -m pip wheel "${quiet[@]}" --no-build-isolation --no-deps --wheel-dir "$folder" "$folder/python"
   "$python" -m pip install "${quiet[@]}" --no-deps --no-index "$folder"/pleach-*.whl
   (cd "$folder" && "$python" -m pytest --quiet "$OLDPWD/python/tests" -p no:cacheprovider)
