@@ -1,8 +1,10 @@
 //! The command line: its subcommands, and what they print where it is wrong.
 
-use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
 
-use crate::error::{Error, one_line};
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use crate::error::{Error, Result, one_line};
 use crate::flags::Flags;
 use crate::work::Workload;
 use crate::{compare, device, report};
@@ -44,9 +46,33 @@ pub enum Command {
     Compare(compare::CompareArgs),
     /// Makes the page, README's tables and the plots of results
     Report(report::ReportArgs),
+    /// Prints the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Writes manual pages
+    Man {
+        /// The folder for the pages, which is made where there is none
+        folder: PathBuf,
+    },
     /// One job of one engine, described on standard input (internal)
     #[command(name = "__job", hide = true)]
     Job,
+}
+
+/// Prints the completions of a shell.
+pub fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "nomt-bench", &mut text);
+    crate::print(&String::from_utf8_lossy(&text))
+}
+
+/// Writes manual pages into a folder.
+pub fn man(folder: &Path) -> Result<()> {
+    let made = std::fs::create_dir_all(folder);
+    made.and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .map_err(Error::file(folder))
 }
 
 /// Parses the command line. `Err(None)`: only help or the version was asked for, and printed.

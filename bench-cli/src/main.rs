@@ -58,6 +58,8 @@ fn main() -> ExitCode {
         cli::Command::Device(args) => device::run(&args, &cli.flags),
         cli::Command::Compare(args) => compare::run(&args, &cli.flags),
         cli::Command::Report(args) => report::run(&args),
+        cli::Command::Completions { shell } => cli::completions(shell),
+        cli::Command::Man { folder } => cli::man(&folder),
         cli::Command::Job => job::main(),
     };
     match outcome {

@@ -441,6 +441,34 @@ fn readmes_tables_stand_between_the_marks() {
     assert_eq!(text.matches(words).count(), 2, "{text}");
 }
 
+/// What was measured after the system's page cache was emptied says so in its row.
+#[test]
+fn rows_with_cold_pages_say_so() {
+    let at = folder();
+    let [results, table] = ["results.json", "table.md"].map(|file| at.path().join(file));
+    let work = "import --leaves 300 --cache-mib 64 --backend pleach";
+    let document = run(work)
+        .to_string()
+        .replace("\"import\",\"--leaves\"", "\"import\",\"--drop-caches\",\"--leaves\"");
+    assert!(document.contains("--drop-caches"), "{document}");
+    std::fs::write(&results, format!("[{document}]")).expect("written");
+    std::fs::write(&table, "<!-- figures --><!-- /figures -->").expect("written");
+    succeed(&format!("report {} --readme {}", name(&results), name(&table)));
+    let text = std::fs::read_to_string(&table).expect("the table");
+    assert!(text.contains("300 pairs, cold, a budget of 64 MiB |"), "{text}");
+}
+
+#[test]
+fn manual_pages_and_completions_name_every_command() {
+    let at = folder();
+    succeed(&format!("man {}", name(at.path())));
+    for command in ["transfer", "block", "bank", "device", "compare", "report"] {
+        let page = at.path().join(format!("nomt-bench-{command}.1"));
+        assert!(std::fs::read_to_string(page).expect("a page").contains("SYNOPSIS"), "{command}");
+        assert!(succeed("completions bash").contains(command), "{command}");
+    }
+}
+
 /// README's table had ratios under the names of the others, of commits that survive different things.
 #[test]
 fn the_page_the_tables_and_the_plots_are_those_of_the_results() {

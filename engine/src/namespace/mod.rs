@@ -167,7 +167,9 @@ impl Namespace {
                 Ok(match point::look_up(state, view, &key)? {
                     PointLookup::Stored(stored) => Ok(stored),
                     PointLookup::InPage(at, _guard) => match &read {
-                        Some((known, page)) if *known == at => Ok(point::stored_in_page(page, &key)),
+                        Some((known, page)) if *known == at => {
+                            Ok(point::stored_in_page(page, &key))
+                        }
                         _ => Err(at),
                     },
                 })
