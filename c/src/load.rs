@@ -17,10 +17,10 @@ const WAITING: usize = 4;
 pub type PleachLoad = Handle<Load>;
 
 /// Some pairs; none at the end of all.
-type Part = Option<Vec<(Key, Value)>>;
+type LoadPart = Option<Vec<(Key, Value)>>;
 
 /// The load's thread, and the way to it. Without an end of all pairs it loads nothing.
-pub struct Load(Option<(SyncSender<Part>, JoinHandle<Result<LoadReport>>)>);
+pub struct Load(Option<(SyncSender<LoadPart>, JoinHandle<Result<LoadReport>>)>);
 
 impl Load {
     fn begin(db: &Db, namespace: u8) -> Fallible<Self> {
@@ -38,7 +38,7 @@ impl Load {
     }
 
     /// Gives a part to the thread. Where it has failed, its error ends the load.
-    fn send(&mut self, part: Part) -> Fallible<()> {
+    fn send(&mut self, part: LoadPart) -> Fallible<()> {
         let (sender, _) = self.0.as_ref().ok_or_else(ended)?;
         if sender.send(part).is_ok() { Ok(()) } else { self.end().map(drop) }
     }
@@ -66,7 +66,7 @@ fn ended() -> PleachError {
 }
 
 /// What the parts have in them. Where they end without an end of all, the load fails.
-fn pairs(parts: &Receiver<Part>) -> impl Iterator<Item = Result<(Key, Value)>> {
+fn pairs(parts: &Receiver<LoadPart>) -> impl Iterator<Item = Result<(Key, Value)>> {
     let part = || match parts.recv() {
         Ok(Some(part)) => Some(part.into_iter().map(Ok).collect()),
         Ok(None) => None,

@@ -65,7 +65,7 @@ impl Subscriber for Messages {
         let Some(listener) = listener.as_ref().filter(|listener| level <= listener.level) else {
             return;
         };
-        let mut text = Text::default();
+        let mut text = MessageText::default();
         event.record(&mut text);
         // A NUL would end the text for C.
         let text = CString::new((text.message + &text.fields).replace('\0', " "));
@@ -85,12 +85,12 @@ impl Subscriber for Messages {
 
 /// A message, and its fields as `name=value`.
 #[derive(Default)]
-struct Text {
+struct MessageText {
     message: String,
     fields: String,
 }
 
-impl Visit for Text {
+impl Visit for MessageText {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
