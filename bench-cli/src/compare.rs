@@ -21,7 +21,7 @@ use crate::{report, signals};
 enum Size {
     /// Under a minute: whether all engines run
     Smallest,
-    /// Some minutes with the engines of a plain build, three quarters of an hour with all
+    /// Some minutes with the engines of a plain build, an hour with all
     Quick,
     /// As the papers have them: many hours
     Full,

@@ -150,13 +150,14 @@ impl Namespace {
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_async(&self, key: Key) -> Result<Option<Value>> {
+        let key = &key;
         let NamespaceInner { engine, db: state, view, .. } = &*self.0;
         if state.replica.is_some() {
-            return self.read(&key);
+            return self.read(key);
         }
         if self.has_prefetched()
-            && view.overlay_value(&key).is_none()
-            && let Some(found) = self.prefetched_value(&key)
+            && view.overlay_value(key).is_none()
+            && let Some(found) = self.prefetched_value(key)
         {
             return Ok(found.value().map(Value::from));
         }
@@ -164,12 +165,10 @@ impl Namespace {
         for _ in 0..PAGES_OF_A_KEY {
             // The key's state, or the page that has to be read.
             let found = self.with_view(|view| {
-                Ok(match point::look_up(state, view, &key)? {
+                Ok(match point::look_up(state, view, key)? {
                     PointLookup::Stored(stored) => Ok(stored),
                     PointLookup::InPage(at, _guard) => match &read {
-                        Some((known, page)) if *known == at => {
-                            Ok(point::stored_in_page(page, &key))
-                        }
+                        Some((known, page)) if *known == at => Ok(point::stored_in_page(page, key)),
                         _ => Err(at),
                     },
                 })
@@ -193,7 +192,7 @@ impl Namespace {
             let Ok(value) = engine.prefetch.request_missing(value).await else { break };
             return value;
         }
-        self.read(&key)
+        self.read(key)
     }
 
     /// True when keys were prefetched in this process.
