@@ -10,8 +10,9 @@ for tool in cc pkg-config cmake; do
 done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# --dev takes the build of tests; --release is what users take.
-(cd ../.. && cargo cinstall --quiet "${1:---debug}" -p pleach-c --prefix "$folder/usr" --libdir lib)
+# The build of tests; users take --release.
+(cd ../.. && cargo cinstall "${1:---debug}" -p pleach-c --prefix "$folder/usr" --libdir lib) >"$folder/log" 2>&1 ||
+  { cat "$folder/log" && exit 1; }
 cp -r cmake "$folder/program"
 cd "$folder/program"
 export PKG_CONFIG_PATH=$folder/usr/lib/pkgconfig

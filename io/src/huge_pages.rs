@@ -13,6 +13,9 @@ use zerocopy::FromZeros;
 /// Bytes of a huge page, and its alignment.
 pub const HUGE_PAGE: usize = 2 << 20;
 
+/// Not in the crate `libc` for musl; the same on all architectures (include/uapi/asm-generic/mman-common.h of Linux).
+const MADV_COLLAPSE: i32 = 25;
+
 /// A list of this many zero words. Huge pages are populated at once, where the kernel has some, since each takes
 /// milliseconds; other memory when it is first written.
 ///
@@ -36,7 +39,7 @@ pub fn zeroed(words: usize) -> Vec<AtomicU64> {
 /// Blocks for as long as copying the memory takes, and until each processor has done a little work for it.
 pub fn collapse_around(address: usize) -> bool {
     let start = address / HUGE_PAGE * HUGE_PAGE;
-    madvise(start..start + HUGE_PAGE, libc::MADV_COLLAPSE)
+    madvise(start..start + HUGE_PAGE, MADV_COLLAPSE)
 }
 
 fn madvise(addresses: Range<usize>, advice: i32) -> bool {
