@@ -57,7 +57,8 @@ func (s *Session) Get(namespace uint8, of Hash) ([]byte, error) {
 	})
 }
 
-// GetMany reads the values of many keys together, in their order, in one call. Values are as of Get.
+// GetMany reads the values of many keys, in their order. Pages that are not cached are read together; of cached values Get
+// in a loop is faster. Values are as of Get.
 func (s *Session) GetMany(namespace uint8, of []Hash) ([][]byte, error) {
 	if len(of) == 0 {
 		return nil, nil
