@@ -9,6 +9,11 @@ for tool in go cc; do
   fi
 done
 export CGO_ENABLED=1 GOTOOLCHAIN=local
+wanted=go$(sed -n 's/^go //p' go.mod)
+if [[ $(printf '%s\n' "$wanted" "$(go env GOVERSION)" | sort -V | head -n 1) != "$wanted" ]]; then
+  echo "the Go package: SKIPPED, $(go env GOVERSION) is installed here and it needs $wanted"
+  exit
+fi
 if unformatted=$(gofmt -l . 2>/dev/null) && [[ -n $unformatted ]]; then
   echo "not formatted: $unformatted" >&2
   exit 1
