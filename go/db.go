@@ -47,10 +47,18 @@ func (d *DB) call(f func(*C.pleach_db) *C.pleach_error) error {
 	return d.handle.call(func(p unsafe.Pointer) *C.pleach_error { return f((*C.pleach_db)(p)) })
 }
 
+// Refuses a text that C would cut off.
+func noNUL(text string) error {
+	if strings.ContainsRune(text, 0) {
+		return &Error{Code: Argument, Advice: FixCall, Text: "a NUL in a text", AdviceText: "remove it"}
+	}
+	return nil
+}
+
 // Open opens the database in a folder. One process opens it for writing.
 func Open(folder string, options Options) (*DB, error) {
-	if strings.ContainsRune(folder, 0) || strings.ContainsRune(options.text(), 0) {
-		return nil, &Error{Code: Argument, Advice: FixCall, Text: "a NUL in a text", AdviceText: "remove it"}
+	if err := noNUL(folder + options.text()); err != nil {
+		return nil, err
 	}
 	var p *C.pleach_db
 	var err error
@@ -227,6 +235,9 @@ func (d *DB) Namespaces() (map[uint8]bool, error) {
 // Backup copies the database to a folder, which is missing or empty, while sessions and commits go on, and gives the
 // number of the newest commit in the copy. With verify each page of the copy is read again and hashed up to the roots.
 func (d *DB) Backup(folder string, verify bool) (number uint64, err error) {
+	if err := noNUL(folder); err != nil {
+		return 0, err
+	}
 	withText(folder, func(folder *C.char) {
 		number, err = d.number(func(p *C.pleach_db, n *C.uint64_t) *C.pleach_error {
 			return C.pleach_backup(p, folder, C.bool(verify), n)

@@ -264,6 +264,8 @@ func TestLoads(t *testing.T) {
 	}
 	runtime.GC() // the session of the line above, which nobody has closed
 	copy := filepath.Join(t.TempDir(), "copy")
+	_, err := db.Backup(copy+"\x00behind", true)
+	fails(t, err, Argument)
 	if n := must(db.Backup(copy, true))(t); n != must(db.CommitNumber())(t) {
 		t.Fatal(n)
 	}
@@ -277,7 +279,7 @@ func TestLoads(t *testing.T) {
 	var batch Batch
 	batch.Put(0, hash(0), nil)
 	block := must(must(reader.Session())(t).Finish(&batch))(t)
-	_, err := block.Commit()
+	_, err = block.Commit()
 	fails(t, err, ReadOnly)
 	if !strings.Contains(must(db.Metrics())(t), "\npleach_commits_total 0\n") {
 		t.Fatal("a load is no commit of the log")
