@@ -62,6 +62,9 @@ pub struct PleachError {
     owned: [CString; 2],
 }
 
+/// That of docs/errors.md for what the system refuses.
+const PLEACH_IO: u32 = 101;
+
 /// NULL, or the error that the caller owns.
 pub type Failed = Option<Box<PleachError>>;
 pub(crate) type Fallible<T> = Result<T, PleachError>;
@@ -82,6 +85,12 @@ impl PleachError {
         let advice = Advice::FixCall;
         let facts = (PLEACH_ARGUMENT, Outcome::DidNotHappen, number(advice));
         Self::new(facts, [text, &advice.to_string()])
+    }
+
+    pub(crate) fn no_thread(error: &std::io::Error) -> Self {
+        let advice = Advice::RaiseLimit;
+        let facts = (PLEACH_IO, Outcome::DidNotHappen, number(advice));
+        Self::new(facts, [&format!("no thread can be made: {error}"), &advice.to_string()])
     }
 
     fn panic(panic: Box<dyn Any + Send>) -> Self {

@@ -31,9 +31,7 @@ impl Load {
             db.try_bulk_load(pairs(&receiver), &options)
         };
         let thread = std::thread::Builder::new().name("pleach-load".to_owned()).spawn(load);
-        let thread = thread.map_err(|error| {
-            PleachError::argument(&format!("no thread can be made for the load: {error}"))
-        })?;
+        let thread = thread.map_err(|error| PleachError::no_thread(&error))?;
         Ok(Self(Some((sender, thread))))
     }
 
