@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::Prefix;
-use pleach_io::{Disk, File, PageBuf};
+use pleach_io::{Disk, File};
 
 use crate::error::{Contradiction, Error};
+use crate::state::pages::overflow::read_piece;
 
 /// A page that cannot be used.
 #[derive(Clone, Debug)]
@@ -54,8 +54,6 @@ pub fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Err
     let mut pages =
         overflow_cell(raw).runs().flat_map(|run| run.start..run.start + u64::from(run.pages));
     let first = overflow_cell(raw).runs().next().map_or(0, |run| run.start);
-    let mut buf = PageBuf::zeroed(1);
-    let mut is_bad =
-        |page| file.is_none_or(|file| device.read_at(file, &mut buf, page_offset(page)).is_err());
+    let is_bad = |page| file.is_none_or(|file| read_piece(device, file, page, 1).is_err());
     pages.find(|page| is_bad(*page)).unwrap_or(first)
 }

@@ -31,7 +31,7 @@ use crate::read::point;
 use crate::read::scan::Scan;
 use crate::session::Session;
 use crate::state::TrieDb;
-use crate::state::pages::overflow::read_from;
+use crate::state::pages::overflow::{assemble, read_pieces};
 
 /// The longest sleep between two checks of the stop flag.
 const NAP: Duration = Duration::from_millis(100);
@@ -238,8 +238,10 @@ impl Scrub<'_> {
         let db = reading.db();
         let (device, file) = (&db.store.device, &db.space.overflow);
         self.report.long_values += 1;
-        let read =
-            |raw: &[u8]| read_from(db.hasher, device, file, db.store.database, raw).map(drop);
+        let read = |raw: &[u8]| {
+            let pieces = read_pieces(device, file, raw);
+            assemble(db.hasher, db.store.database, raw, pieces).map(drop)
+        };
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {
             // The process that writes may have moved the value.

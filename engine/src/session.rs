@@ -362,11 +362,6 @@ impl FinishError {
         self.0.error
     }
 
-    /// The session alone.
-    pub fn into_session(self) -> Session {
-        self.0.session
-    }
-
     /// Session, accesses and reason.
     pub fn into_parts(self) -> (Session, Vec<Access>, Error) {
         let FailedFinish { session, accesses, error } = *self.0;

@@ -28,7 +28,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use pleach::internals::open::pages::{VisitedPage, visit};
 use pleach::internals::open::recovery::RecoveredState;
-use pleach::internals::state::{read_from, runs};
+use pleach::internals::state::{assemble, read_pieces, runs};
 use pleach::status::Opening;
 use pleach::{Error, Progress, Result};
 use pleach_beatree::{PageNo, Stored};
@@ -399,13 +399,9 @@ impl Checker<'_> {
     fn read_value(&mut self, raw: &[u8], at: &str) {
         if self.options.values {
             let device = &self.opened.device;
-            let read = read_from(
-                self.opened.hasher,
-                device,
-                &self.overflow,
-                self.opened.newest.database,
-                raw,
-            );
+            let pieces = read_pieces(device, &self.overflow, raw);
+            let database = self.opened.newest.database;
+            let read = assemble(self.opened.hasher, database, raw, pieces);
             if let Err(error) = read {
                 self.finding(format!("{at}: a long value: {error}"));
             }

@@ -10,17 +10,12 @@ use crate::proof::Terminal;
 use crate::proof::terminal::terminals;
 
 /// Items below a prefix, which come in key order, none below another.
+#[derive(Debug)]
 pub struct FoldSpan<'a, P> {
     pub(super) folder: &'a mut Folder,
     pub(super) floor: u16,
     /// The nodes beside the path up.
     pub path: P,
-}
-
-impl<P: core::fmt::Debug> core::fmt::Debug for FoldSpan<'_, P> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Span").field("floor", &self.floor).field("path", &self.path).finish()
-    }
 }
 
 impl Folder {

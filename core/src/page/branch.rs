@@ -182,11 +182,7 @@ impl<'a> BranchView<'a> {
 
     /// Number of children, at least one.
     #[inline]
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "children tile the prefix: there is always one"
-    )]
-    pub fn len(&self) -> usize {
+    pub fn child_count(&self) -> usize {
         self.entries.len()
     }
 

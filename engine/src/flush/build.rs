@@ -49,7 +49,7 @@ pub(super) struct MergedPages<'a> {
     /// One for each rewrite.
     contents: Vec<NewContent>,
     /// Overflow runs that each rewrite replaces.
-    replaced_runs: Vec<Vec<OverflowRun>>,
+    pub(super) replaced_runs: Vec<Vec<OverflowRun>>,
 }
 
 impl<'a> MergedPages<'a> {
@@ -118,11 +118,6 @@ impl<'a> MergedPages<'a> {
         };
         assert_eq!(nodes.len(), unfolded.len(), "nodes for each page");
         FoldedPages { pages: unfolded.into_iter().zip(nodes).collect(), edited, planned }
-    }
-
-    /// The overflow runs that each rewrite replaces.
-    pub(super) fn into_replaced_runs(self) -> Vec<Vec<OverflowRun>> {
-        self.replaced_runs
     }
 }
 

@@ -380,8 +380,7 @@ impl Flusher {
         }
         self.evict_nodes()?;
         for trie in here() {
-            let Some(tidy) = self.tidy.get_mut(&trie.namespace).filter(|tidy| tidy.can_join())
-            else {
+            let Some(tidy) = self.tidy.get_mut(&trie.namespace).filter(|tidy| tidy.can_join) else {
                 continue;
             };
             let Some(state) = self.db.other_trie(trie.namespace) else { continue };

@@ -187,7 +187,7 @@ impl Round {
             });
         drop(folded);
         assert_eq!(built.iter().map(Vec::len).sum::<usize>(), numbers.len(), "one page a number");
-        let replaced = merged.into_replaced_runs();
+        let replaced = merged.replaced_runs;
         for ((rewrite, new), replaced) in rewrites.iter_mut().zip(built).zip(replaced) {
             rewrite.new = new;
             rewrite.replaced_runs.extend(replaced);

@@ -35,7 +35,7 @@ pub(super) struct Tidy {
     /// Small pages, which may merge with their siblings.
     small: VecDeque<Prefix>,
     /// True when there may be regions to join.
-    regions: bool,
+    pub(super) can_join: bool,
     /// No page at or behind this one can still be moved.
     clear_from: Option<PageNo>,
     /// Where the search for pages at the file's end continues.
@@ -56,13 +56,13 @@ pub(super) enum JoinOutcome {
 impl Tidy {
     /// The work of an index that was just opened, which may have small regions.
     pub(super) fn new() -> Self {
-        Self { small: VecDeque::new(), regions: true, clear_from: None, next: None }
+        Self { small: VecDeque::new(), can_join: true, clear_from: None, next: None }
     }
 
     /// Adds small pages of a round. `merged` is true when it has merged any.
     pub(super) fn add(&mut self, small: &mut Vec<Prefix>, merged: bool) {
         self.small.extend(small.drain(..));
-        self.regions |= merged;
+        self.can_join |= merged;
     }
 
     /// True when there are so many small pages that they go before pages that are due.
@@ -107,15 +107,10 @@ impl Tidy {
         (prefixes, Some(goal))
     }
 
-    /// True when there may be regions to join.
-    pub(super) fn can_join(&self) -> bool {
-        self.regions
-    }
-
     /// Joins regions, if there are any to join.
     pub(super) fn join(&mut self, db: &TrieDb) -> Result<JoinOutcome> {
         let joining = self.join_regions(db)?;
-        self.regions = joining != JoinOutcome::NothingToJoin;
+        self.can_join = joining != JoinOutcome::NothingToJoin;
         Ok(joining)
     }
 

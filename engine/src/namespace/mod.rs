@@ -141,7 +141,7 @@ impl Namespace {
     /// As [`Self::read`] without blocking the thread that polls it: for executors that run many tasks at a time. The
     /// page of a key is read through the ring of the prefetch task, up to
     /// [`Options::in_flight`](crate::Options::in_flight) pages for all waiting reads; the task reads long values
-    /// itself, one after the other. Nothing is requested before the first poll, and dropping the future cancels the
+    /// itself, a mebibyte at a time, with other reads between. Nothing is requested before the first poll, and dropping the future cancels the
     /// read. Any executor may poll it.
     ///
     /// It does block where the history has to be read from the device (an old state), in a replica, when the database
@@ -184,13 +184,19 @@ impl Namespace {
                     continue;
                 }
             };
-            if !overflow::needs_device_read(state, &stored) {
+            let Some(raw) = overflow::unread_cell(state, &stored) else {
                 return overflow::value(state, view.base, stored, true);
+            };
+            // Piece by piece, so that the task reads for others between two.
+            let mut pieces = Vec::new();
+            for (at, count) in overflow::pieces_of(raw) {
+                let piece = |reader| MissingItem::Piece(at, count, reader);
+                let Ok(piece) = engine.prefetch.request_missing(piece).await else {
+                    return self.read(key);
+                };
+                pieces.push(piece);
             }
-            let value =
-                |reader| MissingItem::LongValue(Arc::clone(state), view.base, stored, reader);
-            let Ok(value) = engine.prefetch.request_missing(value).await else { break };
-            return value;
+            return overflow::value_of_pieces(state, view.base, raw, true, pieces.into_iter());
         }
         self.read(key)
     }

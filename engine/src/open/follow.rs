@@ -218,7 +218,7 @@ impl Follower {
 
     /// Publishes the state after the applied records to readers.
     fn publish(&mut self, db: &Database) -> Result<()> {
-        self.replay.settle_history();
+        self.replay.history.settle_window();
         let tip = self.replay.tip.clone();
         for replay in &mut self.replay.tries {
             let root = publish_trie(db, replay, tip.number);

@@ -111,7 +111,7 @@ pub(super) struct Replay {
     /// The used runs of the overflow file; not known in a read-only open.
     extents: Option<OverflowSpace>,
     pub(super) tip: Tip,
-    history: HistoryReplay,
+    pub(super) history: HistoryReplay,
     image_leaf_end: u32,
     pub(super) hasher: Hasher,
 }
@@ -298,11 +298,6 @@ impl Replay {
             image_leaf_end: 0,
             hasher: recovered.hasher,
         }
-    }
-
-    /// Moves the window to where the records say, after they were applied.
-    pub(super) fn settle_history(&self) {
-        self.history.settle_window();
     }
 
     pub(super) fn apply_record(&mut self, record: &RecordView<'_>) -> Result<()> {

@@ -18,7 +18,6 @@ mod tests;
 pub(crate) mod value_cache;
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,15 +190,14 @@ impl Prefetcher {
                     continue;
                 }
                 Some(MissingItem::Page(request, purpose)) => (request, purpose),
-                Some(MissingItem::LongValue(db, base, stored, answer)) => {
+                Some(MissingItem::Piece(at, count, answer)) => {
                     if !answer.is_canceled() {
-                        let read = || overflow::value(&db, base, stored, true);
-                        // The reader reads the value again, so that its own thread sees the panic of the application's
-                        // hasher.
-                        let read = catch_unwind(AssertUnwindSafe(read));
-                        let _panicked = read.map(|value| answer.send(value));
+                        let (device, file) = (&self.db.store.device, &self.db.space.overflow);
+                        answer.send(overflow::read_piece(device, file, at, count));
                     }
-                    continue;
+                    // Enqueued pages are submitted between two pieces.
+                    self.db.pace.heartbeat(Task::Prefetch);
+                    return true;
                 }
             };
             let leaf = match &request {

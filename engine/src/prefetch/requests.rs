@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
-use pleach_io::{Event, Executor};
+use pleach_io::{Event, Executor, PageBuf};
 
 use super::value_cache::ValueCache;
 use crate::error::Result;
@@ -28,8 +27,8 @@ pub(crate) const WAITING: usize = 1 << 18;
 pub(crate) enum MissingItem {
     /// A page, and why it is read.
     Page(PageRequest, PageRequestPurpose),
-    /// The long value that the trie has stored in a state of this commit.
-    LongValue(Arc<TrieDb>, u64, Stored, Reply<Result<Option<Value>>>),
+    /// A piece of a long value: the first page in the overflow file, and how many.
+    Piece(u64, usize, Reply<Result<PageBuf>>),
 }
 
 /// Why a page is read.

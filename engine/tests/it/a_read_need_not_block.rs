@@ -200,6 +200,37 @@ fn a_page_that_cannot_be_read_is_the_readers_error() {
     db.close().expect("closed");
 }
 
+/// The task read a long value in one go: all other reads waited for its last byte.
+#[test]
+fn other_reads_are_answered_between_the_pieces_of_a_long_value() {
+    let disk = loaded();
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let open = || Db::open_on(disk.clone(), runtime.clone(), options()).expect("opened");
+    let (long, bytes) = (uniform(KEYS), Value::from(b"long".repeat(1 << 20)));
+    let db = open();
+    commit(&db, vec![Access::write(long, Some(bytes.clone()))]);
+    db.close().expect("closed");
+    let db = open();
+    let session = session(&db);
+    let mut slow = pin!(session.read_async(long));
+    assert!(poll(slow.as_mut()).is_pending());
+    for others in 0..40 {
+        let id = 1001 + 100 * others;
+        let mut other = pin!(session.read_async(uniform(id)));
+        let mut steps = 0;
+        while poll(other.as_mut()).is_pending() {
+            assert!(steps < 100, "nobody reads the page");
+            (_, steps) = (runtime.step_some(1), steps + 1);
+        }
+        if let Poll::Ready(found) = poll(slow.as_mut()) {
+            assert_eq!(found.expect("read"), Some(bytes));
+            assert!(others >= 4, "the value has five pieces, and {others} others were answered");
+            return;
+        }
+    }
+    panic!("nobody reads the long value");
+}
+
 #[test]
 fn it_ends_when_the_database_is_closed_or_the_task_panics() {
     for panics in [false, true] {

@@ -9,7 +9,7 @@ use pleach::internals::open::examine::Examination;
 use pleach::internals::open::pages::{parse, visit};
 use pleach::internals::open::recovery::RecoveredTrie;
 use pleach::internals::roots::TrieRoot;
-use pleach::internals::state::{page_of_value, read_from};
+use pleach::internals::state::{assemble, page_of_value, read_pieces};
 use pleach::{BadPage, Roots};
 use pleach_beatree::Stored;
 use pleach_core::fold::{FoldValue, RootFolder};
@@ -168,9 +168,11 @@ fn pairs(
                 Stored::Large(large) => large.bytes.clone(),
                 Stored::Overflow(raw) => {
                     let read = overflow.as_ref().map_err(|error| error.clone().into());
-                    match read
-                        .and_then(|file| read_from(opened.hasher, device, file, database, &raw))
-                    {
+                    let read = read.and_then(|file| {
+                        let pieces = read_pieces(device, file, &raw);
+                        assemble(opened.hasher, database, &raw, pieces)
+                    });
+                    match read {
                         Ok(value) => value,
                         Err(error) => {
                             let page = page_of_value(device, overflow.as_ref().ok(), &raw, &error);

@@ -295,7 +295,7 @@ impl Undo {
     /// Bytes of memory that undo takes, with pages that were read of runs on the device.
     pub(crate) fn bytes(&self) -> u64 {
         let read = self.file.as_ref().map_or(0, |file| file.bytes());
-        self.current.load().bytes() + read + self.retention.lock().window.list_bytes()
+        self.current.load().bytes() + read + self.retention.lock().window.list_bytes
     }
 }
 

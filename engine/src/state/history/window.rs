@@ -130,7 +130,7 @@ pub(super) struct Window {
     /// Commits whose undo is not on the device.
     commits: VecDeque<WindowCommit>,
     /// Bytes of `commits`.
-    list: u64,
+    pub(super) list_bytes: u64,
     /// Bytes of the overflow file that the undo of `commits` names.
     values: u64,
     /// Of queued records: where each ends, and the begin of the window that it records.
@@ -152,7 +152,7 @@ impl Window {
             evicted: tip,
             floor,
             commits: VecDeque::new(),
-            list: 0,
+            list_bytes: 0,
             values: 0,
             recorded: VecDeque::new(),
             durable_from: if limits.commits > 0 { floor } else { u64::MAX },
@@ -174,11 +174,6 @@ impl Window {
         commit >= self.floor
     }
 
-    /// Bytes of the list of commits.
-    pub(super) fn list_bytes(&self) -> u64 {
-        self.list
-    }
-
     fn position(&self, number: u64) -> Option<usize> {
         let first = self.commits.front()?.number;
         usize::try_from(number.checked_sub(first)?).ok().filter(|at| *at < self.commits.len())
@@ -190,7 +185,7 @@ impl Window {
         self.tip = number;
         self.values += values;
         let kept = WindowCommit { number, values, before };
-        self.list += kept.bytes();
+        self.list_bytes += kept.bytes();
         self.commits.push_back(kept);
     }
 
@@ -300,7 +295,7 @@ impl Window {
         let unneeded = self.oldest.min(oldest_pin).max(limited);
         self.evicted = self.evicted.max(unneeded.min(self.tip));
         let gone = memory.iter().take_while(|run| run.through <= self.evicted);
-        let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list;
+        let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list_bytes;
         if left > self.limits.bytes {
             // Evicts whole runs, and some more than necessary, so that not each commit evicts one.
             let mut excess = left - self.limits.bytes / 8 * 7;
@@ -325,7 +320,7 @@ impl Window {
     fn forget(&mut self, through: u64) {
         let gone = self.commits.partition_point(|kept| kept.number <= through);
         for kept in self.commits.drain(..gone) {
-            self.list -= kept.bytes();
+            self.list_bytes -= kept.bytes();
             self.values -= kept.values;
         }
     }

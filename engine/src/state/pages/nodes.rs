@@ -365,7 +365,7 @@ impl NodeStore {
             page,
             error,
         })?;
-        if view.prefix() != *region.prefix() || view.len() != state.children().len() {
+        if view.prefix() != *region.prefix() || view.child_count() != state.children().len() {
             let what = "it belongs to another region";
             return Err(Contradiction::Page { file, page, what }.into());
         }

@@ -34,6 +34,11 @@ fn pieces(runs: impl Iterator<Item = OverflowRun>) -> impl Iterator<Item = (u64,
     })
 }
 
+/// The pieces in which the value of a cell is read.
+pub(crate) fn pieces_of(raw: &[u8]) -> impl Iterator<Item = (u64, usize)> + use<'_> {
+    pieces(overflow_cell(raw).runs())
+}
+
 /// Writes a value (unsynced) and returns the cell that names it.
 pub(crate) fn write(
     db: &TrieDb,
@@ -81,41 +86,62 @@ pub(crate) fn value(db: &TrieDb, base: u64, stored: Stored, keep: bool) -> Resul
         Stored::Absent => Ok(None),
         Stored::Inline(value) => Ok(Some(value)),
         Stored::Large(large) => Ok(Some(large.bytes.clone())),
-        Stored::Overflow(raw) => match read(db, &raw, keep) {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => db.commits.undo.check_readable(base).and(Err(error)),
-        },
+        Stored::Overflow(raw) => {
+            db.home.check_current()?;
+            if let Some(value) = db.long_values.get(&LongValueId::of(&raw)) {
+                return Ok(Some(value));
+            }
+            let pieces = read_pieces(&db.store.device, &db.space.overflow, &raw);
+            value_of_pieces(db, base, &raw, keep, pieces)
+        }
     }
 }
 
-/// True when the value must be read from the device.
-pub(crate) fn needs_device_read(db: &TrieDb, stored: &Stored) -> bool {
-    matches!(stored, Stored::Overflow(raw) if db.long_values.get(&LongValueId::of(raw)).is_none())
-}
-
-/// A value from memory, or else from the device.
-fn read(db: &TrieDb, raw: &[u8], keep: bool) -> Result<Value> {
-    db.home.check_current()?;
-    let id = LongValueId::of(raw);
-    if let Some(value) = db.long_values.get(&id) {
-        return Ok(value);
-    }
+/// As [`value`], from the pieces of a value that is not in memory.
+pub(crate) fn value_of_pieces(
+    db: &TrieDb,
+    base: u64,
+    raw: &[u8],
+    keep: bool,
+    pieces: impl Iterator<Item = Result<PageBuf>>,
+) -> Result<Option<Value>> {
     Counters::add(&db.counters.long_values_read, 1);
-    let (device, file) = (&db.store.device, &db.space.overflow);
-    let value = read_from(db.hasher, device, file, db.store.database, raw)?;
-    if keep && db.long_values.insert(id, &value) {
+    let value = assemble(db.hasher, db.store.database, raw, pieces)
+        .or_else(|error| db.commits.undo.check_readable(base).and(Err(error)))?;
+    if keep && db.long_values.insert(LongValueId::of(raw), &value) {
         db.fit_cache();
     }
-    Ok(value)
+    Ok(Some(value))
 }
 
-/// Reads a value from a file that is open for reading; every page and the value's hash are checked.
-pub fn read_from(
-    hasher: Hasher,
+/// The cell of a value that must be read from the device.
+pub(crate) fn unread_cell<'a>(db: &TrieDb, stored: &'a Stored) -> Option<&'a [u8]> {
+    let Stored::Overflow(raw) = stored else { return None };
+    db.long_values.get(&LongValueId::of(raw)).is_none().then_some(raw)
+}
+
+/// Reads pages of the overflow file.
+pub(crate) fn read_piece(device: &Disk, file: &File, at: u64, count: usize) -> Result<PageBuf> {
+    let mut piece = PageBuf::zeroed(count);
+    device.read_at(file, &mut piece, page_offset(at))?;
+    Ok(piece)
+}
+
+/// Reads the pieces of a value from a file that is open for reading.
+pub fn read_pieces(
     device: &Disk,
     file: &File,
+    raw: &[u8],
+) -> impl Iterator<Item = Result<PageBuf>> {
+    pieces_of(raw).map(|(at, count)| read_piece(device, file, at, count))
+}
+
+/// Puts a value together from its pieces; every page and the value's hash are checked.
+pub fn assemble(
+    hasher: Hasher,
     database: u64,
     raw: &[u8],
+    pieces: impl Iterator<Item = Result<PageBuf>>,
 ) -> Result<Value> {
     let cell = overflow_cell(raw);
     let total = usize::try_from(cell.total_len())
@@ -123,12 +149,11 @@ pub fn read_from(
     let bad = |page, what| Contradiction::Page { file: OVERFLOW_FILE, page, what }.into();
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;
-    for (at, count) in pieces(cell.runs()) {
-        let mut buf = PageBuf::zeroed(count);
-        device.read_at(file, &mut buf, page_offset(at))?;
+    for ((at, count), piece) in pieces_of(raw).zip(pieces) {
+        let piece = piece?;
         for offset in 0..count {
             let page = at + offset as u64;
-            let view = StreamView::parse(buf.page(offset), &overflow_identity(database, page))
+            let view = StreamView::parse(piece.page(offset), &overflow_identity(database, page))
                 .map_err(|error| Error::Page { file: OVERFLOW_FILE, page, error })?;
             if view.stream() != StreamId::Value || view.index() != index {
                 return Err(bad(page, "it belongs to another value"));
