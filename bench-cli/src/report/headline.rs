@@ -1,9 +1,11 @@
 //! The headline: two tables of values, in README and at the top of the page. Engines are columns, and each commit is
 //! synced. Each document with the row's figures has a row, which names the size of its state.
 
+use clap::CommandFactory as _;
 use serde_json::{Value, json};
 
 use super::{of, shown};
+use crate::cli::Cli;
 use crate::machine::Level;
 use crate::measure::{Figure, Unit, grouped};
 use crate::results::Document;
@@ -160,13 +162,21 @@ impl FoundFigure<'_> {
         of(run, self.case, self.name).filter(|_| run.survives == Level::PowerCut)
     }
 
-    /// The size of the state, by its flags.
+    /// The size of the state: a flag of the command, or that flag's default.
     pub fn size(&self) -> String {
-        let given = flags(self.document);
-        let value = |name| given.iter().find(|flag| flag.0 == name).map(|flag| flag.1);
-        match ["--accounts", "--leaves", "--eoa"].into_iter().find_map(value) {
+        let (given, cli) = (flags(self.document), Cli::command());
+        let value = |name: &str| {
+            let flag = given.iter().find(|flag| flag.0.strip_prefix("--") == Some(name));
+            let default = || {
+                let mut all = cli.find_subcommand(&self.document.workload)?.get_arguments();
+                let flag = all.find(|flag| flag.get_long() == Some(name))?;
+                flag.get_default_values().first()?.to_str()
+            };
+            flag.map(|flag| flag.1).or_else(default)
+        };
+        match ["accounts", "leaves", "eoa"].into_iter().find_map(value) {
             Some(value) => value.parse().map_or_else(|_| value.to_owned(), grouped),
-            None => format!("2^{}", value("--log2").unwrap_or("20")),
+            None => format!("2^{}", value("log2").unwrap_or_default()),
         }
     }
 

@@ -103,7 +103,7 @@ pub struct ReportArgs {
     /// Draws throughput by the size of the state and by the size of the batch into a folder, as SVG
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
-    /// Allows results of several commits or machines, and says so
+    /// Allows results of several commits, and says so
     #[arg(long)]
     mixed: bool,
 }
@@ -171,20 +171,23 @@ pub fn read(path: &Path) -> Result<Vec<Document>> {
     parsed.map_err(|error| Error::Usage(why(error)))
 }
 
-/// Machine, commit and date of documents; refuses different ones, unless they may be mixed.
+/// Machines, commit and dates of documents; refuses different commits, unless they may be mixed. A document, and so a row, is
+/// of one machine.
 fn origin(documents: &[Document], mixed: bool) -> Result<String> {
-    let origins =
-        distinct(documents.iter().map(|one| format!("{}; commit {}", machine(one), one.commit)));
+    let machines = distinct(documents.iter().map(machine));
+    let commits = distinct(documents.iter().map(|one| one.commit.clone()));
     let dates = distinct(documents.iter().map(|one| one.date.clone())).join(", ");
-    let all = origins.join("; or ");
-    match origins.len() {
+    let several = if machines.len() > 1 { "Each row is of one of these machines: " } else { "" };
+    let (machines, all) = (machines.join("; or "), commits.join(", "));
+    match commits.len() {
         0 => usage("there are no results"),
-        1 => Ok(format!("{all}; {dates}.")),
+        1 => Ok(format!("{several}{machines}; commit {all}; {dates}.")),
         _ if mixed => Ok(format!(
-            "MIXED: figures of different commits or machines, so that no row stands beside another: {all}; {dates}."
+            "MIXED: figures of different commits, so that no row stands beside another: {several}{machines}; commits {all}; \
+             {dates}."
         )),
         _ => usage(format!(
-            "the results are of different commits or machines ({all}): measure again, or say --mixed"
+            "the results are of different commits ({all}): measure again, or say --mixed"
         )),
     }
 }

@@ -458,6 +458,30 @@ fn rows_with_cold_pages_say_so() {
     assert!(text.contains("300 pairs, cold, a budget of 64 MiB |"), "{text}");
 }
 
+/// A row is of one machine, and rows of two can stand below each other; figures of two commits say nothing together.
+#[test]
+fn results_of_two_machines_are_named_and_of_two_commits_refused() {
+    let at = folder();
+    let [results, table] = ["results.json", "README.md"].map(|file| at.path().join(file));
+    let one = run("import --leaves 300 --cache-mib 64 --rounds 1 --backend pleach --quiet");
+    let report = format!("report {} --readme {}", name(&results), name(&table));
+    let write = |field: &str, value: &str| {
+        let mut other = one.clone();
+        *other.pointer_mut(field).expect("a field") = value.into();
+        std::fs::write(&results, Value::from(vec![one.clone(), other]).to_string())
+            .expect("written");
+        std::fs::write(&table, "<!-- figures --><!-- /figures -->").expect("written");
+    };
+    write("/machine/kernel", "another");
+    succeed(&report);
+    let text = std::fs::read_to_string(&table).expect("the table");
+    assert!(text.contains("Each row is of one of these machines: kernel "), "{text}");
+    assert!(text.contains("; or kernel another, "), "{text}");
+    write("/commit", "another");
+    assert!(fail(2, &report).contains("of different commits"));
+    succeed(&format!("{report} --mixed"));
+}
+
 #[test]
 fn manual_pages_and_completions_name_every_command() {
     let at = folder();
@@ -496,6 +520,8 @@ fn the_page_the_tables_and_the_plots_are_those_of_the_results() {
     }
     // The best of each row is bold, and there is one where several have a value.
     let rows = read(&readme);
+    // A size that the command did not name is its default.
+    assert!(rows.contains("token transfers a second, 2,000,000 accounts |"), "{rows}");
     let rows = rows.lines().filter(|line| line.starts_with("| ") && line.contains(" a commit, "));
     assert!(rows.clone().count() >= 6);
     for row in rows {
