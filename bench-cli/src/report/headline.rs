@@ -1,14 +1,13 @@
 //! The headline: two tables of values, in README and at the top of the page. Engines are columns, and each commit is
 //! synced. Each document with the row's figures has a row, which names the size of its state.
 
-use clap::CommandFactory as _;
 use serde_json::{Value, json};
 
 use super::{of, shown};
-use crate::cli::Cli;
 use crate::machine::Level;
 use crate::measure::{Figure, Unit, grouped};
 use crate::results::Document;
+use crate::work::erc20;
 
 /// Figures of a workload, and the row that shows each.
 pub struct Ask {
@@ -162,21 +161,14 @@ impl FoundFigure<'_> {
         of(run, self.case, self.name).filter(|_| run.survives == Level::PowerCut)
     }
 
-    /// The size of the state: a flag of the command, or that flag's default.
+    /// The size of the state, by its flags or their defaults.
     pub fn size(&self) -> String {
-        let (given, cli) = (flags(self.document), Cli::command());
-        let value = |name: &str| {
-            let flag = given.iter().find(|flag| flag.0.strip_prefix("--") == Some(name));
-            let default = || {
-                let mut all = cli.find_subcommand(&self.document.workload)?.get_arguments();
-                let flag = all.find(|flag| flag.get_long() == Some(name))?;
-                flag.get_default_values().first()?.to_str()
-            };
-            flag.map(|flag| flag.1).or_else(default)
-        };
-        match ["accounts", "leaves", "eoa"].into_iter().find_map(value) {
+        let given = flags(self.document);
+        let value = |name| given.iter().find(|flag| flag.0 == name).map(|flag| flag.1);
+        match ["--accounts", "--leaves", "--eoa"].into_iter().find_map(value) {
             Some(value) => value.parse().map_or_else(|_| value.to_owned(), grouped),
-            None => format!("2^{}", value("log2").unwrap_or_default()),
+            None if self.document.workload == "erc20" => grouped(erc20::ACCOUNTS),
+            None => format!("2^{}", value("--log2").unwrap_or("20")),
         }
     }
 

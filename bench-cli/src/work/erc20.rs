@@ -12,11 +12,14 @@ use crate::flags::count;
 use crate::job_context::JobContext;
 use crate::measure::{Figure, Unit, float, grouped, timed};
 
+/// Accounts that are no contracts, where `--eoa` does not say another number.
+pub const ACCOUNTS: u64 = 2_000_000;
+
 /// `nomt-bench erc20`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct Erc20Args {
     /// Accounts that are no contracts
-    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = count::<u64>(1..=1_000_000_000))]
+    #[arg(long, value_name = "N", default_value_t = ACCOUNTS, value_parser = count::<u64>(1..=1_000_000_000))]
     eoa: u64,
     /// Contracts
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = count::<u64>(1..=1_000_000_000))]

@@ -463,7 +463,7 @@ fn rows_with_cold_pages_say_so() {
 fn results_of_two_machines_are_named_and_of_two_commits_refused() {
     let at = folder();
     let [results, table] = ["results.json", "README.md"].map(|file| at.path().join(file));
-    let one = run("import --leaves 300 --cache-mib 64 --rounds 1 --backend pleach --quiet");
+    let one = run("import --leaves 300 --cache-mib 64 --rounds 1 --backend pleach");
     let report = format!("report {} --readme {}", name(&results), name(&table));
     let write = |field: &str, value: &str| {
         let mut other = one.clone();
