@@ -307,7 +307,7 @@ pub mod internals {
         pub use crate::bad_page::page_of_value;
         pub use crate::state::history::replaced::stored;
         pub use crate::state::history::undo::Undo;
-        pub use crate::state::pages::overflow::{assemble, read_pieces, runs};
+        pub use crate::state::pages::overflow::{assemble_value, read_pieces, runs};
         pub use crate::state::view::merge_changes;
     }
 }

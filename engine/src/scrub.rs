@@ -31,7 +31,7 @@ use crate::read::point;
 use crate::read::scan::Scan;
 use crate::session::Session;
 use crate::state::TrieDb;
-use crate::state::pages::overflow::{assemble, read_pieces};
+use crate::state::pages::overflow::{assemble_value, read_pieces};
 
 /// The longest sleep between two checks of the stop flag.
 const NAP: Duration = Duration::from_millis(100);
@@ -240,7 +240,7 @@ impl Scrub<'_> {
         self.report.long_values += 1;
         let read = |raw: &[u8]| {
             let pieces = read_pieces(device, file, raw);
-            assemble(db.hasher, db.store.database, raw, pieces).map(drop)
+            assemble_value(db.hasher, db.store.database, raw, pieces).map(drop)
         };
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {

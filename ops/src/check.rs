@@ -28,7 +28,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use pleach::internals::open::pages::{VisitedPage, visit};
 use pleach::internals::open::recovery::RecoveredState;
-use pleach::internals::state::{assemble, read_pieces, runs};
+use pleach::internals::state::{assemble_value, read_pieces, runs};
 use pleach::status::Opening;
 use pleach::{Error, Progress, Result};
 use pleach_beatree::{PageNo, Stored};
@@ -401,7 +401,7 @@ impl Checker<'_> {
             let device = &self.opened.device;
             let pieces = read_pieces(device, &self.overflow, raw);
             let database = self.opened.newest.database;
-            let read = assemble(self.opened.hasher, database, raw, pieces);
+            let read = assemble_value(self.opened.hasher, database, raw, pieces);
             if let Err(error) = read {
                 self.finding(format!("{at}: a long value: {error}"));
             }

@@ -141,11 +141,12 @@ impl Namespace {
     /// As [`Self::read`] without blocking the thread that polls it: for executors that run many tasks at a time. The
     /// page of a key is read through the ring of the prefetch task, up to
     /// [`Options::in_flight`](crate::Options::in_flight) pages for all waiting reads; the task reads long values
-    /// itself, a mebibyte at a time, with other reads between. Nothing is requested before the first poll, and dropping the future cancels the
-    /// read. Any executor may poll it.
+    /// itself, a mebibyte at a time, with other reads between. Nothing is requested before the first poll, and dropping the
+    /// future cancels the read. Any executor may poll it.
     ///
     /// It does block where the history has to be read from the device (an old state), in a replica, when the database
-    /// was closed meanwhile, and where the ring fails: then the thread reads as [`Self::read`] does.
+    /// was closed meanwhile, and where the ring or a piece of a long value fails: then the thread reads as [`Self::read`]
+    /// does.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -191,10 +192,10 @@ impl Namespace {
             let mut pieces = Vec::new();
             for (at, count) in overflow::pieces_of(raw) {
                 let piece = |reader| MissingItem::Piece(at, count, reader);
-                let Ok(piece) = engine.prefetch.request_missing(piece).await else {
+                let Ok(Ok(piece)) = engine.prefetch.request_missing(piece).await else {
                     return self.read(key);
                 };
-                pieces.push(piece);
+                pieces.push(Ok(piece));
             }
             return overflow::value_of_pieces(state, view.base, raw, true, pieces.into_iter());
         }

@@ -12,7 +12,7 @@ use std::path::Path;
 use pleach::internals::error::Contradiction;
 use pleach::internals::history::{root_after, root_before};
 use pleach::internals::roots::TrieRoot;
-use pleach::internals::state::{assemble, read_pieces, stored};
+use pleach::internals::state::{assemble_value, read_pieces, stored};
 use pleach::{Access, Db, Error, Result, Roots};
 use pleach_beatree::Stored;
 use pleach_core::Key;
@@ -246,7 +246,7 @@ impl RollForward<'_> {
             let Stored::Overflow(raw) = stored else { continue };
             let value = overflow.clone().map_err(Error::from).and_then(|file| {
                 let pieces = read_pieces(self.damaged, &file, raw);
-                assemble(self.db.hasher()?, self.database, raw, pieces)
+                assemble_value(self.db.hasher()?, self.database, raw, pieces)
             });
             match value {
                 Ok(value) => *stored = Stored::from_value(self.db.hasher()?, value),

@@ -9,7 +9,7 @@ use pleach::internals::open::examine::Examination;
 use pleach::internals::open::pages::{parse, visit};
 use pleach::internals::open::recovery::RecoveredTrie;
 use pleach::internals::roots::TrieRoot;
-use pleach::internals::state::{assemble, page_of_value, read_pieces};
+use pleach::internals::state::{assemble_value, page_of_value, read_pieces};
 use pleach::{BadPage, Roots};
 use pleach_beatree::Stored;
 use pleach_core::fold::{FoldValue, RootFolder};
@@ -170,7 +170,7 @@ fn pairs(
                     let read = overflow.as_ref().map_err(|error| error.clone().into());
                     let read = read.and_then(|file| {
                         let pieces = read_pieces(device, file, &raw);
-                        assemble(opened.hasher, database, &raw, pieces)
+                        assemble_value(opened.hasher, database, &raw, pieces)
                     });
                     match read {
                         Ok(value) => value,

@@ -106,7 +106,7 @@ pub(crate) fn value_of_pieces(
     pieces: impl Iterator<Item = Result<PageBuf>>,
 ) -> Result<Option<Value>> {
     Counters::add(&db.counters.long_values_read, 1);
-    let value = assemble(db.hasher, db.store.database, raw, pieces)
+    let value = assemble_value(db.hasher, db.store.database, raw, pieces)
         .or_else(|error| db.commits.undo.check_readable(base).and(Err(error)))?;
     if keep && db.long_values.insert(LongValueId::of(raw), &value) {
         db.fit_cache();
@@ -137,7 +137,7 @@ pub fn read_pieces(
 }
 
 /// Puts a value together from its pieces; every page and the value's hash are checked.
-pub fn assemble(
+pub fn assemble_value(
     hasher: Hasher,
     database: u64,
     raw: &[u8],
