@@ -55,7 +55,9 @@ impl<'a> LoadUnit<'a> {
     /// When there are 2^32 blocks, or one has more than 64 KiB.
     pub fn new(prefix: Prefix, blocks: &'a [&'a [u8]]) -> Result<Self, RepeatedKey> {
         let skip = usize::from(prefix.len() / 8).min(24);
-        let mut slots = Vec::new();
+        // Not more than are needed: a vector that grows takes three times as much.
+        let most = blocks.iter().map(|block| block.len() / record_len(0)).sum();
+        let mut slots = Vec::with_capacity(most);
         for (index, block) in blocks.iter().enumerate() {
             let block_no = u32::try_from(index).expect("few blocks");
             for (offset, record) in LoadRecords::new(block) {
@@ -85,6 +87,11 @@ impl<'a> LoadUnit<'a> {
         }
         totals.push(total);
         Ok(Self { prefix, blocks, slots, totals, from })
+    }
+
+    /// Bytes of memory that it takes beside the blocks.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.slots[..]) + size_of_val(&self.totals[..])
     }
 
     /// Number of pairs.

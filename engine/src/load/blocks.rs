@@ -1,16 +1,20 @@
 //! Memory of a load: blocks of records, and the spill file for blocks that memory has no room for.
 //!
-//! Blocks have one size. They stay in memory while there is room; from then on each filled block goes to the spill
-//! file, several writes in flight, and its memory is used again.
+//! Blocks have one size. Filled ones stay in memory while there is room; from then on each goes to the spill file,
+//! several writes in flight, and its memory is used again. Room for all open blocks and all writes in flight is set
+//! aside, so that no shape of keys takes more memory than there is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::page_no::page_offset;
 use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::names::LOAD_SPILL_FILE;
 
+use super::collect::LoadSizes;
 use crate::error::{Error, NoRoom, Result, full_or};
 
 /// Writes in flight.
-const DEPTH: usize = 16;
+pub(super) const DEPTH: usize = 16;
 /// Blocks by which the spill file grows.
 const GROWTH: u64 = 256;
 
@@ -36,6 +40,28 @@ struct LoadSpill {
     reserved: u64,
 }
 
+/// Bytes of a load's blocks and buffers: now, and most at any time. An error may leave some in the count.
+#[derive(Default)]
+pub(super) struct BufferBytes {
+    now: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl BufferBytes {
+    pub(super) fn add(&self, bytes: usize) {
+        let now = self.now.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        self.peak.fetch_max(now, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract(&self, bytes: usize) {
+        self.now.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
 /// All blocks of a load.
 pub(super) struct LoadBlocks {
     device: Disk,
@@ -44,28 +70,32 @@ pub(super) struct LoadBlocks {
     limit: usize,
     /// Blocks in memory, including those in `spare` and in flight.
     alive: usize,
+    /// Most filled blocks that stay in memory, and how many do.
+    most_stored: usize,
+    stored: usize,
     spare: Vec<PageBuf>,
+    bytes: BufferBytes,
     spill: Option<LoadSpill>,
     /// Bytes written to the spill file.
     pub(super) spilled: u64,
 }
 
 impl LoadBlocks {
-    /// Blocks of `pages` pages each; about `memory` bytes of them stay in memory.
-    pub(super) fn new(device: &Disk, pages: usize, memory: u64) -> Result<Self> {
+    pub(super) fn new(device: &Disk, sizes: &LoadSizes) -> Result<Self> {
         // A file that an interrupted load left.
         match device.remove(LOAD_SPILL_FILE) {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
-        let limit =
-            usize::try_from(memory / page_offset(pages as u64)).unwrap_or(usize::MAX).max(1);
         Ok(Self {
             device: device.clone(),
-            pages,
-            limit,
+            pages: sizes.block_pages,
+            limit: sizes.blocks,
             alive: 0,
+            most_stored: sizes.stored_blocks(),
+            stored: 0,
             spare: Vec::new(),
+            bytes: BufferBytes::default(),
             spill: None,
             spilled: 0,
         })
@@ -78,13 +108,15 @@ impl LoadBlocks {
 
     /// A block to be filled.
     pub(super) fn take_buffer(&mut self) -> Result<PageBuf> {
-        if self.spare.is_empty() && self.alive >= self.limit && self.in_flight() > 0 {
+        if self.spare.is_empty() && self.alive == self.limit {
             self.complete()?;
         }
         if let Some(spare) = self.spare.pop() {
             return Ok(spare);
         }
+        debug_assert!(self.alive < self.limit, "what is stored leaves room for open blocks");
         self.alive += 1;
+        self.bytes.add(self.block_len());
         Ok(PageBuf::zeroed(self.pages))
     }
 
@@ -107,7 +139,8 @@ impl LoadBlocks {
 
     /// Stores a filled block, in memory if there is room.
     pub(super) fn store(&mut self, buf: PageBuf, filled: usize) -> Result<LoadBlock> {
-        if self.alive < self.limit || !self.spare.is_empty() {
+        if self.stored < self.most_stored {
+            self.stored += 1;
             return Ok(LoadBlock { place: BlockPlace::Memory(buf), filled });
         }
         if self.spill.is_none() {
@@ -151,7 +184,10 @@ impl LoadBlocks {
     /// A block's bytes; writes must have finished. Return the buffer with [`LoadBlocks::recycle`].
     pub(super) fn read(&mut self, block: LoadBlock) -> Result<(PageBuf, usize)> {
         match block.place {
-            BlockPlace::Memory(buf) => Ok((buf, block.filled)),
+            BlockPlace::Memory(buf) => {
+                self.stored -= 1;
+                Ok((buf, block.filled))
+            }
             BlockPlace::Spilled(number) => {
                 let mut buf = self.take_buffer()?;
                 let offset = number * self.block_len() as u64;
@@ -187,10 +223,12 @@ impl LoadBlocks {
     /// Ends filling: releases spare memory, and keeps the spill file for reading.
     pub(super) fn freeze(mut self) -> Result<FrozenBlocks> {
         self.finish_writes()?;
+        self.bytes.subtract(self.spare.len() * self.block_len());
         Ok(FrozenBlocks {
             device: self.device.clone(),
             pages: self.pages,
             file: self.spill.take().map(|spill| spill.file),
+            bytes: std::mem::take(&mut self.bytes),
             spilled: self.spilled,
         })
     }
@@ -225,11 +263,13 @@ pub(super) struct FrozenBlocks {
     device: Disk,
     pages: usize,
     file: Option<File>,
+    pub(super) bytes: BufferBytes,
     pub(super) spilled: u64,
 }
 
 impl FrozenBlocks {
-    /// The bytes of blocks; spilled ones are read through a queue that is empty before and after.
+    /// The bytes of blocks; spilled ones are read, as far as they are filled, through a queue that is empty before and
+    /// after.
     pub(super) fn read_blocks(
         &self,
         queue: &mut Box<dyn Queue>,
@@ -244,11 +284,13 @@ impl FrozenBlocks {
                     if queue.in_flight() == queue.depth() {
                         failed = failed.or(completed(queue, &mut gathered)?);
                     }
+                    let buf = PageBuf::zeroed(block.filled.div_ceil(PAGE));
+                    self.bytes.add(buf.len());
                     queue.push(Request {
                         file: self.file.clone().expect("a spilled block has a file"),
                         kind: RequestKind::Read,
                         offset: page_offset(number * self.pages as u64),
-                        buf: PageBuf::zeroed(self.pages),
+                        buf,
                         token: block.filled as u64,
                     });
                 }

@@ -10,27 +10,31 @@ use pleach_beatree::build::{
 };
 use pleach_beatree::load::{BuiltLeaf, LoadUnit, RepeatedKey};
 use pleach_core::fold::Folder;
-use pleach_io::{File, IoError, PageBuf, Queue, Request, RequestKind};
+use pleach_io::{File, IoError, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::blocks::FrozenBlocks;
-use super::collect::UnitSource;
+use super::collect::{LoadSizes, UnitSource};
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::state::TrieDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 
-/// Pages folded and written at once.
-const BATCH: usize = 256;
+/// Most pages that are folded and written at once.
+pub(super) const MAX_BATCH: usize = 256;
 /// Pages that are put into the cache, and up to a batch of each worker more. Caching a page costs half as much as its
 /// load, mostly for fresh memory: more of them would slow a large load.
 const MAX_CACHED: usize = 8192;
 /// A worker's requests in flight.
 const DEPTH: usize = 8;
+/// A worker's buffers of a batch each: those in flight, and one that is filled.
+pub(super) const BUFFERS: usize = DEPTH + 1;
 
 /// What all workers share.
 pub(super) struct UnitBuilder<'a> {
     db: &'a TrieDb,
     blocks: &'a FrozenBlocks,
+    /// Pages that a worker folds and writes at once.
+    batch: usize,
     flush: u64,
     /// Number of the load's commit.
     commit: u64,
@@ -54,14 +58,16 @@ pub(super) fn build(
     db: &TrieDb,
     blocks: &FrozenBlocks,
     units: Vec<UnitSource>,
+    sizes: &LoadSizes,
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<BuiltLeaf>> {
-    let workers = db.runtime.workers().min(units.len()).max(1);
+    let workers = sizes.workers.min(units.len()).max(1);
     let building = UnitBuilder {
         db,
         blocks,
+        batch: sizes.batch,
         flush: db.images.next_number(NUMBERS_FOR_CLOSE)?,
         commit,
         taken,
@@ -93,7 +99,10 @@ impl UnitBuilder<'_> {
     }
 
     fn build_units(&self) -> Result<()> {
+        let buffers = self.batch * BUFFERS * PAGE;
+        self.blocks.bytes.add(buffers);
         let mut worker = LoadWorker {
+            batch: self.batch,
             queue: self.db.store.device.queue(DEPTH)?,
             folder: Folder::new(self.db.hasher),
             spare: Vec::new(),
@@ -113,7 +122,9 @@ impl UnitBuilder<'_> {
             let done = self.keys.fetch_add(keys, Ordering::Relaxed) + keys;
             (self.progress)(done);
         }
-        worker.finish_writes()
+        worker.finish_writes()?;
+        self.blocks.bytes.subtract(buffers);
+        Ok(())
     }
 
     fn build_unit(&self, worker: &mut LoadWorker, source: UnitSource) -> Result<Vec<BuiltLeaf>> {
@@ -123,6 +134,7 @@ impl UnitBuilder<'_> {
         let filled: Vec<&[u8]> = blocks.iter().map(|(buf, filled)| &buf[..*filled]).collect();
         let unit = LoadUnit::new(source.prefix, &filled)
             .map_err(|RepeatedKey(key)| Error::RepeatedKey(key))?;
+        self.blocks.bytes.add(unit.bytes());
         let planned = unit.plan();
         let count = planned.iter().filter(|page| !page.cells.is_empty()).count();
         let numbers = if count > 0 { self.db.space.allocate_leaves(count)? } else { Vec::new() };
@@ -130,7 +142,7 @@ impl UnitBuilder<'_> {
         let mut numbers = numbers.as_slice();
         let mut leaves = Vec::with_capacity(planned.len());
         let mut cells: Vec<CellRef<'_>> = Vec::new();
-        for batch in planned.chunks(BATCH) {
+        for batch in planned.chunks(self.batch) {
             cells.clear();
             let (from, to) = (batch[0].cells.start, batch[batch.len() - 1].cells.end);
             cells.extend(unit.cells(from..to));
@@ -138,6 +150,8 @@ impl UnitBuilder<'_> {
             let own = numbers.split_off(..count).expect("a number for each page");
             self.write_batch(worker, batch, &cells, own, &mut leaves)?;
         }
+        let read: usize = blocks.iter().map(|(buf, _)| buf.len()).sum();
+        self.blocks.bytes.subtract(read + unit.bytes());
         Ok(leaves)
     }
 
@@ -197,6 +211,8 @@ impl UnitBuilder<'_> {
 
 /// The state of a worker from unit to unit.
 struct LoadWorker {
+    /// Pages of a batch.
+    batch: usize,
     queue: Box<dyn Queue>,
     folder: Folder,
     /// Buffers for a whole batch.
@@ -206,7 +222,7 @@ struct LoadWorker {
 
 impl LoadWorker {
     fn buffer(&mut self, pages: usize) -> PageBuf {
-        let spare = if pages == BATCH { self.spare.pop() } else { None };
+        let spare = if pages == self.batch { self.spare.pop() } else { None };
         spare.unwrap_or_else(|| PageBuf::zeroed(pages))
     }
 
@@ -229,7 +245,7 @@ impl LoadWorker {
         let mut next = self.queue.wait()?;
         while let Some(completion) = next {
             self.failed = self.failed.take().or(completion.result.err());
-            if completion.buf.pages() == BATCH {
+            if completion.buf.pages() == self.batch {
                 self.spare.push(completion.buf);
             }
             next = self.queue.poll();

@@ -11,7 +11,8 @@ use pleach_core::prefix::common_len;
 use pleach_core::{Key, Prefix, cpu_prefetch};
 use pleach_io::PageBuf;
 
-use super::blocks::{LoadBlock, LoadBlocks};
+use super::blocks::{self, LoadBlock, LoadBlocks};
+use super::build;
 use crate::error::{Error, Result};
 
 /// A prefix is divided into units only when its records have more bytes than this: its cells then take more than a
@@ -24,30 +25,47 @@ const MAX_BITS: u16 = 10;
 
 const _: () = assert!(MIN_UNIT > 16 * MAX_RECORD as u64);
 
-/// Sizes that follow from the memory of a load.
+/// Sizes that follow from the memory of a load. Three quarters are for blocks, of which at most a quarter is open; the
+/// rest is for workers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadSizes {
     /// Pages of a block.
     pub(super) block_pages: usize,
-    /// Bytes of blocks in memory.
-    pub(super) blocks: u64,
-    /// Bits by which pairs are distributed.
+    /// Most blocks in memory.
+    pub(super) blocks: usize,
+    /// Most bits by which pairs are distributed.
     bits: u16,
-    /// Bytes of the largest unit.
+    /// Bytes of records of the largest unit.
     unit: u64,
+    /// Workers that build pages.
+    pub(super) workers: usize,
+    /// Most pages that a worker folds and writes at once.
+    pub(super) batch: usize,
 }
 
 impl LoadSizes {
-    /// Three quarters of the memory are for blocks, of which at most a quarter is open; the rest is for workers, the
-    /// new index and the pages in flight.
     pub(super) fn new(memory: u64, workers: usize) -> Self {
         let blocks = memory / 4 * 3;
         let block_pages = (blocks / 4 / page_offset(32)).clamp(1, 16);
         let open = (blocks / 4 / page_offset(block_pages)).max(2);
         let bits = u16::try_from(open.ilog2()).expect("at most 64").min(MAX_BITS);
-        // A worker needs about five times a unit's bytes.
-        let unit = (memory / 4 / 5 / workers as u64).clamp(MIN_UNIT, MAX_UNIT);
-        Self { block_pages: usize::try_from(block_pages).expect("at most 16"), blocks, bits, unit }
+        let few = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let workers = workers.clamp(1, few(memory / 4 / (2 * MIN_UNIT)).max(1));
+        let share = memory / 4 / workers as u64;
+        Self {
+            block_pages: few(block_pages),
+            blocks: few(blocks / page_offset(block_pages)),
+            bits,
+            // Sorting takes three quarters of a unit's bytes again.
+            unit: (share / 4).clamp(MIN_UNIT, MAX_UNIT),
+            workers,
+            batch: few(share / 2 / page_offset(build::BUFFERS as u64)).clamp(1, build::MAX_BATCH),
+        }
+    }
+
+    /// Most filled blocks that stay in memory, beside all open ones, one that is read and the writes in flight.
+    pub(super) fn stored_blocks(&self) -> usize {
+        self.blocks - (1 << self.bits) - 1 - blocks::DEPTH
     }
 }
 
@@ -75,7 +93,11 @@ pub(super) struct UnitSource {
 
 impl Buckets {
     pub(super) fn new(at: Prefix, sizes: &LoadSizes) -> Self {
-        let bits = sizes.bits.min(256 - at.len());
+        Self::with_bits(at, sizes.bits)
+    }
+
+    fn with_bits(at: Prefix, bits: u16) -> Self {
+        let bits = bits.min(256 - at.len());
         let empty = |_| Bucket { full: Vec::new(), open: None, filled: 0, keys: 0, bytes: 0 };
         Self { at, bits, parts: (0..1usize << bits).map(empty).collect() }
     }
@@ -104,10 +126,9 @@ impl Buckets {
         self,
         blocks: &mut LoadBlocks,
         sizes: &LoadSizes,
-        workers: usize,
     ) -> Result<Vec<UnitSource>> {
         let total: u64 = self.parts.iter().map(|bucket| bucket.bytes).sum();
-        let limit = (total / (workers as u64 * 8)).clamp(MIN_UNIT, sizes.unit);
+        let limit = (total / (sizes.workers as u64 * 8)).clamp(MIN_UNIT, sizes.unit);
         let mut units = Vec::new();
         UnitDivider { blocks, sizes, limit, out: &mut units }.divide_buckets(self)?;
         Ok(units)
@@ -170,7 +191,9 @@ impl UnitDivider<'_> {
     fn redistribute(&mut self, at: Prefix, full: Vec<LoadBlock>) -> Result<()> {
         self.blocks.finish_writes()?;
         let shared = self.shared_prefix(&full)?;
-        let mut buckets = Buckets::new(shared, self.sizes);
+        // Four blocks a part, so that those that are not full waste an eighth.
+        let bits = u16::try_from((full.len() / 4).max(2).ilog2()).expect("at most 64");
+        let mut buckets = Buckets::with_bits(shared, bits.min(self.sizes.bits));
         for block in full {
             let (buf, filled) = self.blocks.read(block)?;
             for (_, record) in LoadRecords::new(&buf[..filled]) {
@@ -248,9 +271,15 @@ mod tests {
             for workers in [1, 2, 64] {
                 let memory = mib << 20;
                 let sizes = LoadSizes::new(memory, workers);
-                let open = (1u64 << sizes.bits) * page_offset(sizes.block_pages as u64);
-                assert!(open <= sizes.blocks / 4, "{mib} MiB: {sizes:?}");
+                let block = page_offset(sizes.block_pages as u64);
+                assert!(4 << sizes.bits <= sizes.blocks, "{mib} MiB: {sizes:?}");
+                assert!(2 * sizes.stored_blocks() > sizes.blocks, "{mib} MiB: {sizes:?}");
                 assert!((MIN_UNIT..=MAX_UNIT).contains(&sizes.unit));
+                // A block more, since the last one of a unit may be nearly empty.
+                let worker =
+                    sizes.unit * 7 / 4 + page_offset((sizes.batch * build::BUFFERS) as u64);
+                let most = sizes.blocks as u64 * block + sizes.workers as u64 * worker;
+                assert!(most <= memory / 10 * 11, "{mib} MiB: {most} bytes of {sizes:?}");
             }
         }
     }

@@ -99,7 +99,8 @@ impl LoadOptions {
         self
     }
 
-    /// Memory that the load may take, in MiB, at least 1. Further pairs go to a file.
+    /// Memory that blocks of pairs and buffers of pages may take, in MiB, at least 1. Further pairs go to a file. The
+    /// index of the loaded pages comes on top: about 150 bytes a page.
     #[must_use]
     pub fn memory_mib(mut self, mib: u64) -> Self {
         self.memory = Some(mib.max(1) << 20);
@@ -139,6 +140,8 @@ pub struct LoadReport {
     pub pages: u64,
     /// Bytes of pairs that did not fit into the load's memory and went through a file.
     pub spilled_bytes: u64,
+    /// Most bytes that blocks of pairs and buffers of pages took at once: at most the load's memory and a tenth.
+    pub buffer_bytes: u64,
     /// The root of the loaded namespace; the digest of a plain one.
     pub root: Node,
 }
@@ -248,17 +251,16 @@ fn load(
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
 ) -> Result<LoadReport> {
-    let workers = db.runtime.workers();
-    let sizes = LoadSizes::new(options.memory_bytes(), workers);
-    let mut blocks = LoadBlocks::new(&db.store.device, sizes.block_pages, sizes.blocks)?;
+    let sizes = LoadSizes::new(options.memory_bytes(), db.runtime.workers());
+    let mut blocks = LoadBlocks::new(&db.store.device, &sizes)?;
     let mut values = db.space.tentative();
     let mut buckets = Buckets::new(Prefix::ROOT, &sizes);
     let keys = collect(db, fill, options, &mut buckets, &mut blocks, &mut values)?;
-    let units = buckets.into_units(&mut blocks, &sizes, workers)?;
+    let units = buckets.into_units(&mut blocks, &sizes)?;
     let blocks = blocks.freeze()?;
     let progress = |done| options.report_progress(keys / 2 + done / 2);
-    let leaves = build(db, &blocks, units, commit, taken, &progress)?;
-    let spilled = blocks.spilled;
+    let leaves = build(db, &blocks, units, &sizes, commit, taken, &progress)?;
+    let (spilled, buffer_bytes) = (blocks.spilled, blocks.bytes.peak());
     drop(blocks);
     let overflow_pages = values.pages();
     // A retried load writes all of its values again, so a failed sync does not matter to it.
@@ -289,6 +291,7 @@ fn load(
         bytes_written: page_offset(pages + overflow_pages) + spilled,
         pages,
         spilled_bytes: spilled,
+        buffer_bytes,
         root,
     })
 }

@@ -94,6 +94,42 @@ fn pairs_that_do_not_fit_the_memory_wait_in_a_file() {
     }
 }
 
+/// Keys of whose leading bits a half are zeros, then a half of the next bits, and so on: one bucket has most of them at
+/// each pass.
+fn skewed(id: u64) -> Key {
+    let mut key = key(Keys::Uniform, id);
+    let zeros = usize::try_from(id % 29).expect("small");
+    key[..zeros].fill(0);
+    key
+}
+
+/// A bucket that was distributed again took 1,024 open blocks, and blocks that were nearly empty stayed in memory: 2^24
+/// pairs took 1,260 MB of 64 MiB, and a load of 2^29 all memory.
+#[test]
+fn blocks_and_buffers_stay_within_the_memory() {
+    let shapes: [(&str, fn(u64) -> Key, u64, u64); 5] = [
+        ("uniform", |id| key(Keys::Uniform, id), 1 << 20, 8),
+        ("shared prefix", |id| key(Keys::SharedPrefix, id), 1 << 18, 1),
+        ("sequential", |id| key(Keys::Sequential, id), 1 << 18, 2),
+        ("skewed", skewed, 1 << 18, 3),
+        ("skewed, much memory", skewed, 1 << 16, 64),
+    ];
+    for (shape, key, count, mib) in shapes {
+        let load = |mib| {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let db = Db::open(options(folder.path())).expect("created");
+            let items = (0..count).map(|id| (key(id), Value::from(id.to_le_bytes())));
+            db.bulk_load(items, &LoadOptions::new().memory_mib(mib)).expect("loaded")
+        };
+        let (report, roomy) = (load(mib), load(256));
+        assert_eq!(report.root, roomy.root, "{shape}");
+        assert_eq!((roomy.spilled_bytes, report.spilled_bytes > 0), (0, mib < 64), "{shape}");
+        let most = (mib << 20) * 11 / 10;
+        assert!(report.buffer_bytes <= most, "{shape}: {} of {most}", report.buffer_bytes);
+        assert!(report.buffer_bytes > (mib.min(16) << 20) / 4, "{shape}: all are counted");
+    }
+}
+
 #[test]
 fn incremental_commits_give_the_same_root() {
     let folder = tempfile::tempdir().expect("a temporary folder");
