@@ -81,7 +81,10 @@ pub fn examine_beside(
         let is_whole =
             matches!((before, after), (Some((before, _)), Some((after, _))) if after <= before + 1);
         match examined {
-            Ok(examined) if is_whole => return Ok(examined),
+            // Pages of the history are overwritten after the first checkpoint already.
+            Ok(examined) if is_whole && (before == after || examined.opening.lost.is_none()) => {
+                return Ok(examined);
+            }
             Err(error) if before == after && unchanged == MAX_UNCHANGED => {
                 return Err(clarify_error(error));
             }

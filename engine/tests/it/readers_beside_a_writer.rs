@@ -125,6 +125,71 @@ fn a_writer_that_is_opened_again_while_a_reader_opens_is_no_damage() {
     assert_eq!(reader.commit_number(), 13, "some looks met no restart");
 }
 
+/// A database whose history has long values; each commit replaces some.
+fn history_of_long_values(disk: &SimDisk) -> (Options, SimDb) {
+    let options = Options::new("sim").cache_mib(1).threads(1).geometry(Geometry::least());
+    let options = options.history(30).history_bytes(1).kept_log_mib(0);
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let db = Db::open_on(disk.clone(), runtime, options.clone().create(true)).expect("created");
+    (options.read_only(true), db)
+}
+
+fn commit_long_values(db: &SimDb, commits: u64) {
+    for number in db.commit_number() + 1..=db.commit_number() + commits {
+        let value = || Some(Value::from(number.to_be_bytes().repeat(700).as_slice()));
+        let accesses = (0..6).map(|id| Access::write(uniform(id), value())).collect();
+        assert_eq!(commit(db, accesses), number);
+    }
+}
+
+fn read_long_value(db: &SimDb, at: u64) -> Result<u64, Error> {
+    let value = db.at(at)?.read(&uniform(at % 6))?.expect("written by each commit");
+    Ok(u64::from_be_bytes(*value.first_chunk().expect("8 bytes")))
+}
+
+/// Runs that the image before the newest one names are nobody's: their pages had other long values by then, and the
+/// reader called the history of a healthy database damaged, and left it out.
+#[test]
+fn a_checkpoint_while_a_reader_opens_costs_it_nothing_of_the_history() {
+    let disk = SimDisk::new(4, unrecorded());
+    let (options, db) = history_of_long_values(&disk);
+    commit_long_values(&db, 100);
+    for round in 0..40 {
+        let (held, gate) = Held::new(disk.clone());
+        let (writer, mut commits) = (db.clone(), round % 12);
+        gate.at_each_open("log-", move || {
+            commit_long_values(&writer, std::mem::take(&mut commits))
+        });
+        let runtime = SimRuntime::with_clock(9, disk.clock(), 1);
+        let reader = Db::open_on(held, runtime, options.clone()).expect("opens");
+        assert!(reader.opened().lost.is_none(), "round {round}: {:?}", reader.opened());
+        let kept = reader.history();
+        assert!(kept.end() - kept.start() >= 29, "round {round}: {kept:?}");
+        let oldest = *kept.start();
+        match read_long_value(&reader, oldest) {
+            Ok(found) => assert_eq!(found, oldest, "round {round}"),
+            Err(error) => assert!(matches!(error, Error::SnapshotTooOld { .. }), "{error}"),
+        }
+        assert_eq!(read_long_value(&reader, *kept.end()).expect("read"), *kept.end());
+    }
+}
+
+/// A reader takes the runs of each newer image: those that its open has found are merged and written over by then.
+#[test]
+fn a_reader_reads_the_history_that_the_writer_has_by_now() {
+    let disk = SimDisk::new(4, unrecorded());
+    let (options, db) = history_of_long_values(&disk);
+    commit_long_values(&db, 100);
+    let runtime = SimRuntime::with_clock(9, disk.clock(), 1);
+    let reader = Db::open_on(disk.clone(), runtime, options).expect("opens");
+    for _ in 0..20 {
+        commit_long_values(&db, 25);
+        assert_eq!(reader.refresh().expect("follows"), db.commit_number());
+        let oldest = *db.history().start();
+        assert_eq!(read_long_value(&reader, oldest).expect("the writer has it"), oldest);
+    }
+}
+
 /// What damages a page is no move: the reader says so, and does not try for ever.
 #[test]
 fn a_damaged_page_is_an_error_for_a_reader_and_others_are_read() {
