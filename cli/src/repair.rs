@@ -30,11 +30,14 @@ pub(crate) fn scrub_folder(
     let scrub = |db: &Db| {
         let session = db.snapshot()?;
         let root = session.roots().get(0).map(|root| root.to_string());
-        Ok::<_, pleach::Error>((scrub::scrub(&session, &options)?, root))
+        // What the open has given up is not in the report.
+        let lost = db.opened().lost.as_ref().map(ToString::to_string);
+        Ok::<_, pleach::Error>((scrub::scrub(&session, &options)?, root, lost))
     };
-    let (report, root) = reading(folder, scrub)?;
+    let (report, root, lost) = reading(folder, scrub)?;
     bar.finish_and_clear();
     let mut findings: Vec<String> = report.bad.iter().map(ToString::to_string).collect();
+    findings.extend(lost);
     let wrong =
         report.roots.iter().filter(|one| one.found.is_some_and(|root| root != one.expected));
     findings.extend(wrong.map(|one| {
@@ -44,12 +47,12 @@ pub(crate) fn scrub_folder(
     if let (Some(root), Some(_)) = (&root, wanted.filter(|wanted| root.as_ref() != Some(wanted))) {
         findings.push(format!("the root is {root}"));
     }
-    let ScrubReport { commit, pages, pairs, long_values, records, bytes, .. } = &report;
+    let ScrubReport { commit, pages, pairs, long_values, records, runs, bytes, .. } = &report;
     if json {
         output::json(&json!({
             "schema": 1, "verdict": if findings.is_empty() { "clean" } else { "findings" },
             "commit": commit, "root": root, "pages": pages, "keys": pairs, "long_values": long_values,
-            "log_records": records, "bytes": bytes, "findings": findings,
+            "log_records": records, "history_runs": runs, "bytes": bytes, "findings": findings,
             "bad_pages": report.bad.iter().map(bad_page).collect::<Value>(),
         }))?;
     } else {
@@ -58,7 +61,7 @@ pub(crate) fn scrub_folder(
             if findings.is_empty() {
                 writeln!(
                     to,
-                    "nothing found: {pages} pages, {long_values} long values, {records} records of the log, all roots, at commit {commit}"
+                    "nothing found: {pages} pages, {long_values} long values, {records} records of the log, {runs} runs of the history, all roots, at commit {commit}"
                 )?;
             }
             Ok(())

@@ -41,6 +41,12 @@ pub struct LostHistory {
     pub error: Error,
 }
 
+impl core::fmt::Display for LostHistory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "commits before {} are lost to the history: {}", self.before, self.error)
+    }
+}
+
 /// A defect of a file or an option that an open survives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {

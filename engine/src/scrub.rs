@@ -109,6 +109,8 @@ pub struct ScrubReport {
     pub long_values: u64,
     /// Records of the log read.
     pub records: u64,
+    /// Runs of the history read.
+    pub runs: u64,
     /// Bytes read.
     pub bytes: u64,
     /// All pages that cannot be used.
@@ -160,7 +162,7 @@ pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
         }
     }
     scrub.scrub_log();
-    scrub.scrub_runs();
+    scrub.scrub_runs()?;
     let mut report = scrub.report;
     report.time = db.pace.now().saturating_sub(since);
     Ok(report)
@@ -303,20 +305,34 @@ impl Scrub<'_> {
         }
     }
 
-    /// Reads the runs of the history; the process that writes may have reused their pages meanwhile.
-    fn scrub_runs(&mut self) {
+    /// Reads the runs of the history, oldest first. In a replica they are those that the process that writes has by
+    /// now, which may merge them meanwhile.
+    fn scrub_runs(&mut self) -> Result<()> {
         let db = &self.engine.db;
-        let runs = db.commits.undo.image_history(LogPos::MAX).runs;
-        for run in runs.iter().filter(|_| db.replica.is_none()) {
-            if self.wait_or_stop() {
-                return;
+        let mut through = 0;
+        // Each turn is about a later commit.
+        while !self.wait_or_stop() {
+            let (mut next, mut page) = (None, None);
+            let checked = db.run_read(db.commits.published(), || {
+                let runs = db.commits.undo.image_history(LogPos::MAX).runs;
+                next = runs.into_iter().find(|run| run.descriptor.through > through);
+                let Some(run) = &next else { return Ok(()) };
+                Ok(run.check().inspect_err(|error| page = error.page())?)
+            });
+            let Some(run) =
+                next.filter(|_| checked.as_ref().err().is_none_or(|error| error.place().is_some()))
+            else {
+                return checked;
+            };
+            if let Err(error) = checked {
+                let page = page.unwrap_or(run.descriptor.pages[0].start);
+                self.report_bad(OVERFLOW_FILE, page, None, error);
             }
-            if let Err(error) = run.check() {
-                let page = error.page().unwrap_or(run.descriptor.pages[0].start);
-                self.report_bad(OVERFLOW_FILE, page, None, error.into());
-            }
+            self.report.runs += 1;
             self.count_read(run.descriptor.bytes());
+            through = run.descriptor.through;
         }
+        Ok(())
     }
 
     fn report_bad(&mut self, file: &str, page: u64, keys: Option<(u8, Prefix)>, error: Error) {

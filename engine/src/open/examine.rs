@@ -181,9 +181,9 @@ pub fn examine(
     if let Some(error) = &recovered.history.lost {
         let (from, before) =
             (recovered.history.recorded_begin, recovered.history.undo.oldest_commit());
-        let what = format!("commits before {before} are lost to the history: {error}");
-        opening.notes.push(Note { file: "log".to_owned(), what });
-        opening.lost = Some(LostHistory { from, before, error: error.clone() });
+        let lost = LostHistory { from, before, error: error.clone() };
+        opening.notes.push(Note { file: "log".to_owned(), what: lost.to_string() });
+        opening.lost = Some(lost);
     }
     opening.oldest = recovered.history.undo.oldest_commit();
     Ok(Examination {

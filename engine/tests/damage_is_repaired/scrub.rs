@@ -12,6 +12,14 @@ use pleach_ops::{CheckOptions, check_on};
 
 use crate::common::{Chain, SimDb, damage, disk_of, key, new_disk, open, options, pairs, runtime};
 
+/// A scrub of a read-only open.
+fn scrubbed_by_a_reader(disk: &SimDisk) -> (SimDb, ScrubReport) {
+    let reading = options(60).create(false).read_only(true);
+    let reader = SimDb::open_on(disk.clone(), runtime(disk), reading).expect("opens");
+    let report = scrubbed(&reader);
+    (reader, report)
+}
+
 fn scrubbed(db: &SimDb) -> ScrubReport {
     scrub(&db.snapshot().expect("a snapshot"), &ScrubOptions::new()).expect("scrubbed")
 }
@@ -27,6 +35,38 @@ fn subject() -> SimDisk {
     chain.commit(5);
     chain.db.close().expect("closed");
     disk
+}
+
+/// The command opens for reading alone, and left the history out: "nothing found", whatever was bad.
+#[test]
+fn a_reader_scrubs_the_history() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, 60);
+    for _ in 0..70 {
+        chain.commit(20);
+    }
+    // Beside the process that writes.
+    let (_, beside) = scrubbed_by_a_reader(&disk);
+    assert!(beside.is_clean() && beside.runs > 1, "{beside:?}");
+    chain.db.close().expect("closed");
+    let image = disk.image();
+    let pages = image.file("overflow").expect("a file").len() / 4096;
+    let (mut of_runs, mut given_up) = (0, 0);
+    for page in 0..pages {
+        let disk = disk_of(&image);
+        damage(&disk, "overflow", page, false);
+        let checked = check_on(&disk, CheckOptions::default()).expect("checked");
+        let (reader, report) = scrubbed_by_a_reader(&disk);
+        let found = !report.is_clean() || reader.opened().lost.is_some();
+        let what = format!("page {page}: {report:?}, {:?}", checked.findings);
+        assert_eq!(found, !checked.findings.is_empty(), "{what}");
+        given_up += u32::from(reader.opened().lost.is_some());
+        if let [bad] = &report.bad[..] {
+            assert_eq!((&*bad.file, bad.page), ("overflow", page), "{what}");
+            of_runs += u32::from(bad.keys.is_none());
+        }
+    }
+    assert!(of_runs > 10, "{of_runs} pages of runs, {given_up} histories were given up");
 }
 
 #[test]
