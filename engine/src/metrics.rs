@@ -157,6 +157,10 @@ counters! {
     Gauge Count "pleach_history_wanted" history_wanted,
     /// Bytes of the device that runs of the history take.
     Gauge Bytes "pleach_history_bytes" history_bytes,
+    /// Runs of the history on the device.
+    Gauge Count "pleach_history_runs" history_runs,
+    /// Runs of the history with a page that could not be used: merges go round them.
+    Gauge Count "pleach_history_bad_runs" history_bad_runs,
     /// Bytes of runs of the history that were written, by merges too.
     Counter Bytes "pleach_history_written_bytes_total" history_written_bytes,
     /// Checkpoints made.

@@ -177,7 +177,8 @@ impl Checkpointer {
         Ok(Step::Continue)
     }
 
-    /// Merges runs of the history on the device, a step at a time. A failed merge loses nothing and is tried again.
+    /// Merges runs of the history on the device, a step at a time. A failed merge loses nothing; later ones go round a
+    /// run that cannot be read.
     fn merge_runs(&mut self) -> Step {
         let db = &self.db;
         if db.pace.now() < self.no_merge_before {
@@ -192,7 +193,7 @@ impl Checkpointer {
             Ok(true) => Step::Continue,
             Ok(false) => Step::Idle,
             Err(error) => {
-                tracing::warn!(%error, "runs of the history are not merged; it is tried again");
+                tracing::warn!(%error, "runs of the history are not merged");
                 self.merge = None;
                 self.no_merge_before = db.pace.now().saturating_add(MERGE_RETRY);
                 Step::IdleFor(MERGE_RETRY)

@@ -315,6 +315,7 @@ impl Database {
         metrics.undo_bytes = undo.bytes();
         (metrics.history_kept, metrics.history_wanted) = undo.kept_and_wanted();
         metrics.history_bytes = undo.disk_bytes();
+        (metrics.history_runs, metrics.history_bad_runs) = undo.disk_runs();
         metrics.history_written_bytes = undo.file.as_ref().map_or(0, |file| file.written());
         metrics.long_value_bytes = self.long_values.bytes() as u64;
         metrics.leaf_cache_bytes = self.store.cache.bytes() as u64;

@@ -358,3 +358,54 @@ fn a_page_of_nodes_that_reads_well_again_is_back_at_once() {
         db.close().expect("closed");
     }
 }
+
+/// The oldest four neighbours were tried again for ever, and no others were merged: each commit's run stayed.
+#[test]
+fn merges_go_round_a_run_that_cannot_be_read() {
+    let setup = Setup { history: 2000, history_bytes: 1, ..setup(3) };
+    let flip = |page: u64| Damage::Flip {
+        at: DamagedPage { file: "overflow".to_owned(), page },
+        byte: 99,
+        bit: 3,
+    };
+    let runs = |damaged: bool| {
+        let disk = SimDisk::new(3, unrecorded());
+        let (mut db, mut runtime) = setup.open(&disk, 1).expect("created");
+        let put = |db: &SimDb, number: u64| {
+            let accesses = (0..8).map(|id| {
+                let value = Value::from(number.to_le_bytes().repeat(40).as_slice());
+                Access::write(setup.key((number + id) % IDS), Some(value))
+            });
+            commit(db, accesses.collect()).expect("no commit reads the history");
+        };
+        for number in 0..60 {
+            put(&db, number);
+        }
+        if damaged {
+            db.close().expect("closed");
+            drop(db);
+            // Past the pages of long values and of merged runs, which are free: a page that a check finds bad.
+            let image = disk.image();
+            let pages = image.file("overflow").expect("a file").len() as u64 / 4096;
+            let is_of_run = |page: &u64| {
+                let copy = SimDisk::from_image_with(&image, 3, unrecorded());
+                copy.damage(&flip(*page));
+                let report = pleach_ops::check_on(&copy, pleach_ops::CheckOptions::default());
+                !report.expect("checked").findings.is_empty()
+            };
+            let page = (0..pages).find(is_of_run).expect("a page of a run");
+            disk.damage(&flip(page));
+            (db, runtime) = setup.open(&disk, 2).expect("opens");
+        }
+        for number in 60..400 {
+            put(&db, number);
+            runtime.clock().advance(Duration::from_secs(1));
+            runtime.step_some(6);
+        }
+        let metrics = db.metrics();
+        assert_eq!(metrics.history_bad_runs, u64::from(damaged));
+        metrics.history_runs
+    };
+    let (whole, damaged) = (runs(false), runs(true));
+    assert!(damaged <= 2 * whole + 4, "{damaged} runs, without damage {whole}");
+}

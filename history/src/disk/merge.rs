@@ -78,6 +78,7 @@ pub struct DiskMerge {
 
 impl DiskMerge {
     /// The merge that is due, of the shortest neighbours among all runs, the oldest first; `number` gives its number.
+    /// Bad runs stay as they are, and those on both sides of one are not merged with each other.
     ///
     /// # Errors
     /// Errors of reading.
@@ -86,10 +87,11 @@ impl DiskMerge {
         file: &Arc<RunFile>,
         number: impl FnOnce() -> Result<u64, E>,
     ) -> Result<Option<Self>, E> {
-        let sizes = all
-            .iter()
-            .map(|run| (run.descriptor.length, run.descriptor.after, run.descriptor.through));
-        let longest = all.iter().map(|run| run.descriptor.length).max().unwrap_or(0);
+        let length = |run: &Arc<DiskRun>| (!run.is_bad()).then_some(run.descriptor.length);
+        let sizes = all.iter().map(|run| {
+            (length(run).unwrap_or(usize::MAX), run.descriptor.after, run.descriptor.through)
+        });
+        let longest = all.iter().filter_map(length).max().unwrap_or(0);
         let own = (0..=longest).find_map(|length| neighbours(sizes.clone(), length));
         let own = own.filter(|own| {
             all[own.end - 1].descriptor.through - all[own.start].descriptor.after <= MOST_COMMITS

@@ -9,7 +9,7 @@ mod merge;
 mod read;
 mod write;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -242,12 +242,19 @@ pub struct DiskRun {
     /// The run's descriptor.
     pub descriptor: RunDescriptor,
     file: Arc<RunFile>,
+    /// True since a page could not be used, until a check finds the run whole.
+    is_bad: AtomicBool,
 }
 
 impl DiskRun {
     /// The run with this descriptor.
     pub fn new(names: RunDescriptor, file: &Arc<RunFile>) -> Self {
-        Self { descriptor: names, file: Arc::clone(file) }
+        Self { descriptor: names, file: Arc::clone(file), is_bad: AtomicBool::new(false) }
+    }
+
+    /// True when a page of the run could not be used: merges go round it.
+    pub fn is_bad(&self) -> bool {
+        self.is_bad.load(Ordering::Relaxed)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{Stored, Value};
@@ -78,12 +79,17 @@ impl RunFile {
 
 impl DiskRun {
     fn bad(&self, index: u32, what: &'static str) -> Error {
+        self.is_bad.store(true, Ordering::Relaxed);
         let page = self.descriptor.page(index).unwrap_or_default();
         Error::Contents { page, what }
     }
 
     /// Reads neighbouring pages of the run, as far as they are neighbours in the file.
     fn read(&self, index: u32, count: u32) -> Result<Vec<RunPage>> {
+        self.try_read(index, count).inspect_err(|_| self.is_bad.store(true, Ordering::Relaxed))
+    }
+
+    fn try_read(&self, index: u32, count: u32) -> Result<Vec<RunPage>> {
         let first = self
             .descriptor
             .page(index)
@@ -327,6 +333,7 @@ impl DiskRun {
             last = at;
             walk.advance()?;
         }
+        self.is_bad.store(false, Ordering::Relaxed);
         Ok(())
     }
 

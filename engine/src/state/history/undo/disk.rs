@@ -73,6 +73,12 @@ impl Undo {
         self.current.load().disk.iter().map(|run| run.descriptor.bytes()).sum()
     }
 
+    /// Numbers of runs on the device, and of bad ones among them.
+    pub(crate) fn disk_runs(&self) -> (u64, u64) {
+        let disk = &self.current.load().disk;
+        (disk.len() as u64, disk.iter().filter(|run| run.is_bad()).count() as u64)
+    }
+
     /// Number of commits whose undo is on the device.
     pub fn disk_commits(&self) -> u64 {
         let past = self.current.load();
