@@ -12,7 +12,7 @@ use super::{NeedGrowth, SpaceError};
 use crate::page_no::page_offset;
 
 /// Segments beyond twice its target that a file may have before it shrinks.
-const FAR_SEGMENTS: u64 = 4;
+const FAR_SEGMENTS: u64 = 2;
 
 /// How a file of pages grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

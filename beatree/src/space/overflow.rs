@@ -84,19 +84,26 @@ impl OverflowSpace {
     }
 
     /// When the file is far too long for its live pages: removes segments of free pages at its end from the map, as far
-    /// as it should shrink. The caller cuts the file itself when no image and no record that a recovery may read names
-    /// a page behind the end.
-    pub fn shrink_tail(&mut self) {
-        if let Some(goal) = self.geometry.shrink_goal(self.pages, self.stats().live) {
-            self.shrink_free_end(goal);
-        }
+    /// as it should shrink; all of them when the device is short of room. The caller cuts the file itself when no image
+    /// and no record that a recovery may read names a page behind the end.
+    pub fn shrink_tail(&mut self, is_short: bool) {
+        self.shrink_free_end(self.shrink_goal(is_short));
+    }
+
+    /// Pages of the map after [`Self::shrink_tail`].
+    pub fn shrink_goal(&self, is_short: bool) -> u64 {
+        let goal = self.geometry.shrink_goal(self.pages, self.stats().live);
+        goal.or(is_short.then_some(0)).map_or(self.pages, |goal| self.without_free_end(goal))
+    }
+
+    fn without_free_end(&self, keep: u64) -> u64 {
+        let (free, segment) = (self.free.ending_at(self.pages), self.geometry.segment_pages);
+        (self.pages - free).next_multiple_of(segment.into()).max(keep).min(self.pages)
     }
 
     /// Removes segments of free pages at the end of the file from the map, after the first `keep` pages.
     pub fn shrink_free_end(&mut self, keep: u64) {
-        let (free, segment) = (self.free.ending_at(self.pages), self.geometry.segment_pages);
-        let used = (self.pages - free).next_multiple_of(segment.into());
-        let pages = used.max(keep);
+        let pages = self.without_free_end(keep);
         if pages < self.pages {
             self.free.remove(pages, self.pages - pages);
             self.pages = pages;

@@ -87,7 +87,7 @@ impl Twin {
     /// The pages that the file should shrink to with this many live ones, if it is far too long.
     fn goal(&self, live: usize) -> Option<usize> {
         let (size, target) = (self.geometry.segment_pages as usize, self.target(live));
-        (self.pages.len() > 2 * target + 4 * size).then(|| (target / size + 1) * size)
+        (self.pages.len() > 2 * target + 2 * size).then(|| (target / size + 1) * size)
     }
 
     fn target(&self, live: usize) -> usize {

@@ -103,16 +103,18 @@ impl Twin {
     }
 
     fn drop_tail(&mut self) {
+        let is_short = self.below(4) == 0;
         let size = FileGeometry::TINY.segment_pages as usize;
         let live = self.pages.iter().filter(|state| **state == State::Used).count();
         let target = live * FileGeometry::TINY.size_percent as usize / 100;
-        if self.pages.len() > 2 * target + 4 * size {
+        let is_far = self.pages.len() > 2 * target + 2 * size;
+        if is_far || is_short {
             let used = self.pages.iter().rposition(|state| *state != State::Free);
             let used = used.map_or(0, |at| at + 1).next_multiple_of(size);
-            let keep = used.max((target / size + 1) * size);
+            let keep = if is_far { used.max((target / size + 1) * size) } else { used };
             self.pages.truncate(keep);
         }
-        self.extents.shrink_tail();
+        self.extents.shrink_tail(is_short);
     }
 
     fn check(&mut self) {

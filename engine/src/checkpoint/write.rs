@@ -263,7 +263,8 @@ fn start_image_on(
     // Tip, tries and map are exactly those of the log position where the replay starts.
     let state = |point: LogPoint| {
         let making = db.images.try_begin_image()?;
-        let map = db.space.overflow_map_image(point.position);
+        let is_short = db.pace.is_room_short.load(Ordering::Acquire);
+        let map = db.space.overflow_map_image(point.position, is_short);
         let tries = db.tries.list();
         let past = db.commits.undo.image_history(point.position);
         Some((db.commits.tip(), tries, map, making, past))

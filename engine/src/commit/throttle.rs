@@ -32,7 +32,7 @@ pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> 
     }
     if no_wait {
         db.pace.wake();
-        return check_waiting_helps(db, pending_is_full(), log_is_full(), &room)
+        return check_waiting_helps(db, pending_is_full(), log_is_full(), wanted, &mut room)
             .and(Err(Error::WouldWait));
     }
     let since = db.pace.now();
@@ -45,7 +45,7 @@ pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> 
         if draining.is_some() {
             room = db.admit(wanted);
         }
-        outcome = check_waiting_helps(db, buffered, log, &room);
+        outcome = check_waiting_helps(db, buffered, log, wanted, &mut room);
         // While the caller pauses the background, waiting would never end.
         outcome.is_err() || db.pace.is_paused() || !(buffered || log || room.is_err())
     });
@@ -83,7 +83,13 @@ fn space_demand(db: &TrieDb, outcomes: &[TrieOutcome]) -> SpaceDemand {
 }
 
 /// The error of a condition that waiting does not end, if there is one.
-fn check_waiting_helps(db: &TrieDb, buffered: bool, log: bool, room: &Result<()>) -> Result<()> {
+fn check_waiting_helps(
+    db: &TrieDb,
+    buffered: bool,
+    log: bool,
+    wanted: SpaceDemand,
+    room: &mut Result<()>,
+) -> Result<()> {
     db.commits.sequencer.lock().check_open()?;
     let stuck = db.pace.flush_error(db.commits.published());
     if let Err(error) = room {
@@ -91,9 +97,12 @@ fn check_waiting_helps(db: &TrieDb, buffered: bool, log: bool, room: &Result<()>
             && !db.pace.is_checkpoint_full()
             && db.pace.checkpoint_error().is_none();
         // Pages that a flush has replaced become free when its record is durable and no reader uses them.
-        let helps = db.is_being_drained() || shortens || db.space.has_retired_leaves();
+        let frees = db.space.has_retired_leaves() || db.can_release_runs();
+        let helps = db.is_being_drained() || shortens || frees;
         if !matches!(error, Error::Full(_)) || !helps {
-            return Err(error.clone());
+            // The background may have made room since that was looked at.
+            *room = db.admit(wanted);
+            room.clone()?;
         }
     }
     if buffered {

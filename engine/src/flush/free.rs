@@ -2,6 +2,7 @@
 //! dropped namespace, are free when their record is durable and no reader can be at them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_journal::format::position::LogPos;
@@ -62,16 +63,16 @@ impl RetiredQueue {
             db.pace.notify();
         }
         // Long values are named by the undo of older readable views, and of the history.
-        if self.runs.is_empty() {
-            return Ok(());
-        }
-        let durable = db.commits.sequencer.durable();
-        let unnamed = db.commits.undo.unnamed_through(durable);
-        while self.runs.front().is_some_and(|(_, commit)| unnamed >= *commit) {
-            let (stamp, _) = self.runs.pop_front().expect("just seen");
-            db.space.release_runs(stamp);
+        while let Some((stamp, commit)) = self.runs.front() {
+            db.space.oldest_retired.store(*commit, Ordering::Release);
+            if !db.can_release_runs() {
+                return Ok(());
+            }
+            db.space.release_runs(*stamp);
+            self.runs.pop_front();
             db.pace.notify();
         }
+        db.space.oldest_retired.store(u64::MAX, Ordering::Release);
         Ok(())
     }
 }

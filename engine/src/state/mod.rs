@@ -267,6 +267,13 @@ impl Database {
             && self.pace.flush_error(self.commits.published()).is_none()
     }
 
+    /// True when no view and no record names the oldest retired overflow runs any more.
+    pub(crate) fn can_release_runs(&self) -> bool {
+        let oldest = self.space.oldest_retired.load(Ordering::Acquire);
+        let durable = self.commits.sequencer.durable();
+        oldest != u64::MAX && self.commits.undo.unnamed_through(durable) >= oldest
+    }
+
     /// True when checkpoints would free room: log that the two newest keep, or most of an image's file.
     pub(crate) fn can_checkpoint_free_room(&self) -> bool {
         let (sequencer, device) = (&self.commits.sequencer, &self.store.device);
@@ -283,6 +290,7 @@ impl Database {
         // No record starts between the end of the last one and the next block.
         self.images.log_from().align_up(BLOCK).segment(size) < needed.segment(size)
             || IMAGES.iter().any(|name| is_long(name).unwrap_or(false))
+            || self.space.can_shorten_overflow()
     }
 
     /// Reserves room in the log for a record of `bytes` bytes. On a full disk it fails, and nothing has changed.

@@ -112,3 +112,32 @@ fn a_full_device_takes_deletes_and_then_puts_again() {
         is_filled_and_emptied(&device.0.path().join("db"), *history, *len);
     }
 }
+
+/// The overflow file kept its length, and none of it was used: all puts were refused, after deletes and a drain too, until
+/// the next open but one.
+#[test]
+fn a_full_device_takes_puts_when_its_history_is_given_up() {
+    for (mib, len) in [(200, 3000), (320, 9000)] {
+        let Some(device) = Small::mounted(mib) else {
+            return println!("SKIPPED: cannot mount a tmpfs here");
+        };
+        let folder = device.0.path().join("db");
+        let options = || Options::new(&folder).cache_mib(64).threads(2);
+        let db = Db::open(options().create(true).history(40)).expect("created");
+        let filled = fill(&db, 0, len);
+        // They take no room as long as the history has what they delete.
+        let deleted =
+            (0..filled).take_while(|batch| write(&db, *batch, None).is_ok()).count() as u64;
+        db.close().expect("closed");
+        drop(db);
+        let db = Db::open(options().history(0)).expect("opened");
+        for batch in deleted..filled {
+            write(&db, batch, None).expect("a delete");
+        }
+        write(&db, filled, None).expect("a delete");
+        db.drain(0).expect("drained");
+        for batch in 0..filled / 2 {
+            write(&db, batch, Some(len)).unwrap_or_else(|error| panic!("batch {batch}: {error}"));
+        }
+    }
+}

@@ -48,6 +48,8 @@ pub(crate) struct PageSpace {
     image_leaf_end: AtomicU32,
     /// The largest end of the overflow map, in pages, since the newest durable image; written under the map's lock.
     overflow_peak: AtomicU64,
+    /// The commit from which on no view names the oldest retired overflow runs; `u64::MAX` where there are none.
+    pub(crate) oldest_retired: AtomicU64,
     /// The largest end of the overflow map in any image of this open, in pages.
     overflow_mapped: AtomicU64,
     /// Retired runs that an open has found: see [`RetiredRuns`].
@@ -111,6 +113,7 @@ impl PageSpace {
             history,
             image_leaf_end,
             overflow_peak: AtomicU64::new(0),
+            oldest_retired: AtomicU64::new(u64::MAX),
             overflow_mapped: AtomicU64::new(0),
             retired_runs: held,
         }
@@ -296,15 +299,19 @@ impl PageSpace {
     }
 
     /// The overflow map as of a log position, as a recovery needs it: runs that records up to there have replaced are
-    /// free (no reader survives a crash), and so are runs that no record names yet. When the file is far too long, the
-    /// map loses its free end; the file itself follows with [`Self::shrink`].
-    pub(crate) fn overflow_map_image(&self, through: LogPos) -> Result<OverflowMapImage> {
+    /// free (no reader survives a crash), and so are runs that no record names yet. When the file is far too long, or the
+    /// device short of room, the map loses its free end; the file itself follows with [`Self::shrink`].
+    pub(crate) fn overflow_map_image(
+        &self,
+        through: LogPos,
+        is_short: bool,
+    ) -> Result<OverflowMapImage> {
         // Cloned under both locks: a run is in the clone and tentative, or in neither.
         let (mut extents, tentative, history, peak) = {
             let mut extents = self.overflow_map.lock();
             let pages = extents.stats().pages;
             let peak = self.overflow_peak.fetch_max(pages, Ordering::Relaxed).max(pages);
-            extents.shrink_tail();
+            extents.shrink_tail(is_short);
             self.overflow_mapped.fetch_max(extents.stats().pages, Ordering::Relaxed);
             (extents.clone(), self.tentative.lock().clone(), self.history.lock().clone(), peak)
         };
@@ -348,6 +355,12 @@ impl PageSpace {
         self.cut(&self.overflow, page_offset(keep)).unwrap_or_else(stays);
         // The next image's peak starts at the end of the map.
         self.overflow_peak.store(0, Ordering::Relaxed);
+    }
+
+    /// True when the overflow file is longer than two more checkpoints on a device without room would leave it.
+    pub(crate) fn can_shorten_overflow(&self) -> bool {
+        let goal = page_offset(self.overflow_map.lock().shrink_goal(true));
+        self.device.len(&self.overflow).is_ok_and(|len| len > goal)
     }
 
     /// Shortens a file to `len` bytes, if it is longer.
