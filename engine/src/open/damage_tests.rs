@@ -380,6 +380,47 @@ fn damage_of_a_run_costs_what_lies_before_its_end() {
     }
 }
 
+/// Merges write over the pages of runs that the older image alone names. Where that serves, all of its runs are read: each
+/// commit of the history that the open finds can be read.
+#[test]
+fn a_history_of_the_older_image_is_whole_or_shorter() {
+    let disk = disk();
+    let options = || options().geometry(Geometry::least());
+    let put = |number: u8| {
+        let put = |at| Access::write(id(at), Some(Value::from(vec![number; 900])));
+        (0..4).map(put).collect::<Vec<_>>()
+    };
+    // Each close writes a run, and leaves the task no time to merge.
+    for number in 1..=40 {
+        let (db, _runtime) = open(&disk, options().history(200)).expect("opened");
+        commit(&db, put(number)).expect("committed");
+        db.close().expect("closed");
+    }
+    let (db, runtime) = open(&disk, options()).expect("opened");
+    let (mut shorter, mut whole) = (0, 0);
+    for number in 41..=160 {
+        commit(&db, put(number)).expect("committed");
+        runtime.step_some(2);
+        let copy = SimDisk::from_image(&disk.image(), 1);
+        let superblocks = SuperblockStore::open((&copy).into(), OpenMode::Read);
+        let image = superblocks.expect("opened").newest().image;
+        let file = image_name(image.file).to_owned();
+        let at = DamagedPage { file, page: image.table_page };
+        copy.damage(&Damage::Flip { at, byte: 100, bit: 1 });
+        // While the older image is written over there is none.
+        let Ok((opened, _runtime)) = open(&copy, options()) else { continue };
+        let is_shorter = opened.opened().lost.is_some();
+        *(if is_shorter { &mut shorter } else { &mut whole }) += 1;
+        for at in opened.history().filter(|at| *at > 0) {
+            let found = opened.at(at).and_then(|session| session.read(&id(0)));
+            let found = found.unwrap_or_else(|error| panic!("commit {at} of {number}: {error}"));
+            let expected = vec![u8::try_from(at).expect("small"); 900];
+            assert_eq!(found.as_deref(), Some(&*expected), "commit {at} of {number}");
+        }
+    }
+    assert!(shorter > 0 && whole > 0, "{shorter} shorter, {whole} whole");
+}
+
 /// Missing or cut segments of the history also cost the commits before them.
 #[test]
 fn a_segment_of_the_past_that_is_gone_costs_what_lies_before_it() {

@@ -1,9 +1,14 @@
 //! What reads and proofs of the history's commits take, in counts: page lookups and hashes.
 
+use std::time::Duration;
+
 use pleach::load::LoadOptions;
-use pleach::{Access, Db, Durability, Key, Options, SessionOptions, Value};
+use pleach::{Access, Db, Durability, Error, Geometry, Key, Options, SessionOptions, Value};
+use pleach_io::sim::{Quota, SimDisk, SimRuntime, code};
+use pleach_io::{Device as _, OpenMode};
 
 use crate::common::uniform as key;
+use crate::crash::{SimDb, unrecorded};
 
 const ACCOUNTS: u64 = 20_000;
 const COMMITS: u64 = 60;
@@ -122,4 +127,91 @@ fn after_a_restart_an_old_proof_has_the_nodes_of_pages_from_the_log() {
     let before = db.metrics().pages_folded;
     cost_so_much(&db, &[59], &keys[..1], now, 1);
     assert_eq!(db.metrics().pages_folded - before, 2, "one page a proof");
+}
+
+/// A database on a simulated disk whose undo is in memory only as long as it must.
+fn small(disk: &SimDisk, options: impl Fn(Options) -> Options) -> (SimDb, SimRuntime) {
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let options_of =
+        Options::new("sim").create(true).cache_mib(8).threads(1).geometry(Geometry::least());
+    let options = options(options_of.history_bytes(1).kept_log_mib(0));
+    (Db::open_on(disk.clone(), runtime.clone(), options).expect("opened"), runtime)
+}
+
+fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
+    let session = db.session(SessionOptions::new().witness(false))?;
+    let block = session.finish(accesses).map_err(pleach::FinishError::into_error)?;
+    block.commit().map_err(pleach::CommitError::into_error)
+}
+
+/// Pages of runs that were merged, or have left the window, are used again while the database is open.
+#[test]
+fn the_file_of_a_history_does_not_grow_with_the_commits() {
+    let disk = SimDisk::new(1, unrecorded());
+    let (db, runtime) = small(&disk, |options| options.history(50));
+    let mut lengths = Vec::new();
+    for number in 1..=1600u64 {
+        let put = |at| Access::write(key((20 * number + at) % 300), Some(value(number)));
+        commit(&db, (1..=20).map(put).collect()).expect("committed");
+        runtime.step_some(8);
+        if number % 400 == 0 {
+            let file = disk.open("overflow", OpenMode::Read).expect("there");
+            lengths.push(disk.len(&file).expect("a length"));
+        }
+    }
+    assert!(db.metrics().checkpoints > 30, "{} checkpoints", db.metrics().checkpoints);
+    assert!(lengths[3] <= lengths[0] * 3 / 2, "{lengths:?}");
+}
+
+/// The number of commits that an open asks for is that of the next open without a number, however the first one ends.
+#[test]
+fn the_length_of_a_history_is_kept_through_a_kill() {
+    let disk = SimDisk::new(1, unrecorded());
+    let put = |number: u64| vec![Access::write(key(number % 7), Some(value(number)))];
+    let (db, _runtime) = small(&disk, |options| options.history(5));
+    for number in 1..=20 {
+        commit(&db, put(number)).expect("committed");
+    }
+    db.close().expect("closed");
+    for (wanted, newest) in [(12, 40), (3, 60)] {
+        let (db, runtime) = small(&disk, |options| options.history(wanted));
+        runtime.clock().advance(Duration::from_secs(1));
+        runtime.step_some(200);
+        drop(db);
+        let (db, _runtime) = small(&disk, |options| options);
+        for number in newest - 19..=newest {
+            commit(&db, put(number)).expect("committed");
+        }
+        assert_eq!(db.history(), newest - wanted..=newest);
+        db.close().expect("closed");
+    }
+}
+
+/// Where the device has no room for runs, undo stays in memory up to its limit; then commits are refused.
+#[test]
+fn undo_that_no_device_takes_stays_within_its_memory() {
+    let disk = SimDisk::new(1, unrecorded());
+    let geometry = Geometry { segment_pages: 16, log_segment: 4 << 20, size_factor: 150 };
+    let (db, runtime) = small(&disk, |options| options.history(10_000).geometry(geometry));
+    let long = || Some(Value::from(vec![7; 900]));
+    for from in (0..8000).step_by(100) {
+        commit(&db, (from..from + 100).map(|id| Access::write(key(id), long())).collect())
+            .expect("committed");
+        runtime.step_some(20);
+    }
+    db.drain(0).expect("flushed");
+    runtime.step_some(100);
+    // A commit that only deletes takes the reserve for its record; a run does not.
+    let room = disk.used() + (5 << 20);
+    disk.set_quota(Some(Quota { bytes: room, code: code::ENOSPC }));
+    let mut most = 0;
+    let refused = (0..8000).step_by(20).find_map(|from| {
+        let deleted =
+            commit(&db, (from..from + 20).map(|id| Access::write(key(id), None)).collect());
+        runtime.step_some(20);
+        most = most.max(db.metrics().undo_bytes);
+        deleted.err()
+    });
+    assert!(matches!(refused, Some(Error::Full(_))), "{refused:?}, {most} bytes of undo");
+    assert!(most < 3 << 20, "{most} bytes of undo");
 }

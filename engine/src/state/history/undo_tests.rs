@@ -152,6 +152,25 @@ fn a_history_that_falls_short_says_so_once() {
 }
 
 /// A state's values are in the undo of recent commits after it, not in that of its own commit.
+/// A load may begin while the checkpoint task writes a run, and ends the history before its commit.
+#[test]
+fn a_run_that_was_begun_before_a_load_is_not_listed_after_it() {
+    let device: Disk =
+        SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() }).into();
+    let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
+    device.allocate(&file, 0, 1 << 20).expect("room");
+    let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
+    runs.write_to(file);
+    let undo = Undo::new(HistoryLimits::of_disk(256, 1 << 20), 0, Some(Arc::new(runs)), Vec::new());
+    (1..10).for_each(|number| commit(&undo, number));
+    let allocate = &mut |pages| {
+        undo.set_barrier(10);
+        Ok(vec![OverflowRun { start: 0, pages: u32::try_from(pages).expect("few") }])
+    };
+    undo.write_run(|| Ok(1), allocate).expect("written");
+    assert_eq!(undo.disk_runs(), (0, 0));
+}
+
 #[test]
 fn a_state_is_what_the_commits_behind_it_have_replaced() {
     let undo = Undo::new(HistoryLimits::of_disk(256, u64::MAX), 0, None, Vec::new());
