@@ -10,24 +10,39 @@ use pleach::{Access, Db, Error, Options, SessionOptions, Value};
 
 use crate::common::{cases, uniform};
 
-/// A file system of this many MiB, on memory; gone with this.
+/// A small file system, gone with this.
 struct Small(tempfile::TempDir);
 
 impl Small {
-    fn mounted(mib: u64) -> Option<Self> {
+    /// On memory, or on a loop device over a file beside the folder.
+    fn mounted(kind: &str, mib: u64) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"]).arg(folder.path());
-        match mount.output() {
-            Ok(output) if output.status.success() => Some(Self(folder)),
-            _ => None,
-        }
+        let at = folder.path().join("at");
+        std::fs::create_dir(&at).expect("made");
+        let done = |command: &mut Command| {
+            command.output().is_ok_and(|output| output.status.success()).then_some(())
+        };
+        let size = format!("size={mib}m");
+        let (options, source) = if kind == "tmpfs" {
+            (size.as_str(), "tmpfs".into())
+        } else {
+            let image = folder.path().join("image");
+            std::fs::File::create(&image).and_then(|file| file.set_len(mib << 20)).expect("made");
+            done(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
+            ("loop", image)
+        };
+        done(Command::new("mount").args(["-t", kind, "-o", options]).arg(source).arg(&at))?;
+        Some(Self(folder))
+    }
+
+    fn folder(&self) -> std::path::PathBuf {
+        self.0.path().join("at/db")
     }
 }
 
 impl Drop for Small {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        let _ = Command::new("umount").arg("-l").arg(self.0.path().join("at")).status();
     }
 }
 
@@ -62,12 +77,12 @@ fn fill(db: &Db, from: u64, len: usize) -> u64 {
     unreachable!("a file system of some MiB is full before");
 }
 
-fn is_filled_and_emptied(folder: &Path, history: u64, len: usize) {
+fn is_filled_and_emptied(folder: &Path, rounds: u64, history: u64, len: usize) {
     let options = || Options::new(folder).cache_mib(256).threads(2).history(history);
     let db = Db::open(options().create(true)).expect("created");
     // Batches from `first` to `end` are there.
     let (mut first, mut end) = (0, 0);
-    for round in 0..4 {
+    for round in 0..rounds {
         let filled = fill(&db, end, len);
         end += filled;
         assert!(
@@ -80,6 +95,7 @@ fn is_filled_and_emptied(folder: &Path, history: u64, len: usize) {
             write(&db, batch, None).unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
         first = half;
+        db.drain(0).unwrap_or_else(|error| panic!("round {round}: {error}"));
         // The history holds what the last deletes have replaced.
         for _ in 0..history {
             write(&db, first - 1, None).unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -105,11 +121,62 @@ fn a_full_device_takes_deletes_and_then_puts_again() {
     // The others take minutes.
     let count = if cases(0) > 100 { all.len() } else { 2 };
     for (mib, history, len) in &all[..count] {
-        let Some(device) = Small::mounted(*mib) else {
+        let Some(device) = Small::mounted("tmpfs", *mib) else {
             return println!("SKIPPED: cannot mount a tmpfs here");
         };
         println!("{mib} MiB, values of {len} bytes, {history} commits of history");
-        is_filled_and_emptied(&device.0.path().join("db"), *history, *len);
+        is_filled_and_emptied(&device.folder(), 4, *history, *len);
+    }
+}
+
+/// File systems have journals and reservations of their own, and btrfs copies on write: there a full device refused the
+/// first delete, and then each open.
+#[test]
+fn full_file_systems_take_deletes_and_then_puts_again() {
+    for (kind, mib) in [("ext4", 300), ("xfs", 320), ("btrfs", 400)] {
+        let Some(device) = Small::mounted(kind, mib) else {
+            println!("SKIPPED: cannot make or mount {kind} on a loop device here");
+            continue;
+        };
+        println!("{kind}, {mib} MiB");
+        is_filled_and_emptied(&device.folder(), 2, 0, 3000);
+    }
+}
+
+/// Blocks that a copy shares are taken anew when they are overwritten: the reserve holds room for that.
+#[test]
+fn a_full_device_with_a_copy_that_shares_blocks_takes_deletes() {
+    for (kind, mib) in [("xfs", 600), ("btrfs", 600)] {
+        let Some(device) = Small::mounted(kind, mib) else {
+            println!("SKIPPED: cannot make or mount {kind} on a loop device here");
+            continue;
+        };
+        let folder = device.folder();
+        let options = || Options::new(&folder).cache_mib(64).threads(2);
+        let db = Db::open(options().create(true)).expect("created");
+        for batch in 0..5 {
+            write(&db, batch, Some(3000)).expect("there is room");
+        }
+        db.close().expect("closed");
+        // btrfs shares no blocks of a file that it overwrites in place with one that it copies on write.
+        let (program, how) = match kind {
+            "btrfs" => ("btrfs", ["subvolume", "snapshot"]),
+            _ => ("cp", ["-a", "--reflink=always"]),
+        };
+        let from =
+            if kind == "btrfs" { device.folder().with_file_name("") } else { device.folder() };
+        let mut copy = Command::new(program);
+        copy.args(how).arg(from).arg(folder.with_extension("copy"));
+        assert!(copy.output().expect("a copy").status.success(), "{kind}: {copy:?}");
+        let db = Db::open(options()).expect("opened");
+        let filled = fill(&db, 5, 3000);
+        assert!(filled > 5, "{kind}: {filled}");
+        for batch in 0..5 + filled {
+            write(&db, batch, None).unwrap_or_else(|error| panic!("{kind}, {batch}: {error}"));
+        }
+        db.close().unwrap_or_else(|error| panic!("{kind}: {error}"));
+        drop(db);
+        Db::open(options()).unwrap_or_else(|error| panic!("{kind}: {error}"));
     }
 }
 
@@ -118,10 +185,10 @@ fn a_full_device_takes_deletes_and_then_puts_again() {
 #[test]
 fn a_full_device_takes_puts_when_its_history_is_given_up() {
     for (mib, len) in [(200, 3000), (320, 9000)] {
-        let Some(device) = Small::mounted(mib) else {
+        let Some(device) = Small::mounted("tmpfs", mib) else {
             return println!("SKIPPED: cannot mount a tmpfs here");
         };
-        let folder = device.0.path().join("db");
+        let folder = device.folder();
         let options = || Options::new(&folder).cache_mib(64).threads(2);
         let db = Db::open(options().create(true).history(40)).expect("created");
         let filled = fill(&db, 0, len);

@@ -21,6 +21,7 @@ use super::descriptor::open_at;
 use super::error::{failed, os_error};
 use super::lock::LOCK_NAME;
 use super::progress::{RETRIES, TransferOutcome, TransferProgress, check_range};
+use super::shared;
 
 /// Numbers the files of a process, so that a ring's table never mistakes one for another.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -133,6 +134,9 @@ pub(super) fn open(
     } | OFlags::NOFOLLOW;
     let permissions = Mode::from_raw_mode(0o644);
     let fd = open_at(folder, name, flags, permissions).map_err(failed(name, operation))?;
+    if mode == OpenMode::CreateNew {
+        shared::write_in_place(&fd);
+    }
     let direct = direct && mode != OpenMode::WriteCached;
     let state = if direct { set_direct(&fd).map_err(failed(name, operation))? } else { Direct::No };
     let align = if state == Direct::Yes { direct_align(&fd) } else { 1 };
@@ -157,9 +161,12 @@ fn not_regular(name: &str, operation: Operation) -> IoError {
 pub(super) fn is_in_memory(folder: BorrowedFd<'_>) -> bool {
     const TMPFS: u32 = 0x0102_1994;
     const RAMFS: u32 = 0x8584_58f6;
-    // A number of 32 bits, whatever the type that the platform gives it.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the low 32 bits")]
-    rustix::fs::fstatfs(folder).is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u32)))
+    shared::file_system(folder).is_some_and(|number| [TMPFS, RAMFS].contains(&number))
+}
+
+/// Bytes of a file that overwrites would take anew from the file system.
+pub(super) fn shared_bytes(file: &OsFile) -> Result<u64> {
+    Ok(shared::shared_bytes(file.fd(), len(file)?))
 }
 
 /// Turns O_DIRECT on; a file system without it returns EINVAL.
@@ -249,7 +256,9 @@ pub(super) fn len(file: &OsFile) -> Result<u64> {
 /// Sets the length in bytes.
 pub(super) fn set_len(file: &OsFile, len: u64) -> Result<()> {
     repeated(|| rustix::fs::ftruncate(file.fd(), len))
-        .map_err(|errno| os_error(file.name(), len, Operation::Resize, errno.raw_os_error()))
+        .map_err(|errno| os_error(file.name(), len, Operation::Resize, errno.raw_os_error()))?;
+    shared::settle_free_space(file.fd());
+    Ok(())
 }
 
 /// Repeats an interrupted call that has no partial effect.

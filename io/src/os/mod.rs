@@ -48,6 +48,7 @@ mod fixed;
 mod lock;
 mod progress;
 mod setup;
+mod shared;
 mod table;
 mod uring;
 
@@ -398,7 +399,9 @@ impl Device for OsDevice {
         files::check_name(name, Operation::Remove)?;
         rustix::fs::unlinkat(self.folder(), name, AtFlags::empty())
             .map_err(failed(name, Operation::Remove))
-            .map_err(|error| self.or_removed(error))
+            .map_err(|error| self.or_removed(error))?;
+        shared::settle_free_space(self.folder());
+        Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -443,6 +446,24 @@ impl Device for OsDevice {
             .map_err(failed(&self.0.path, Operation::FreeSpace))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         Ok((bytes(stat.f_bavail), bytes(stat.f_blocks)))
+    }
+
+    fn shared_bytes(&self, prefixes: &[&str]) -> Result<u64> {
+        if !shared::can_share(self.folder()) {
+            return Ok(0);
+        }
+        let mut bytes = 0;
+        for name in self.list()? {
+            if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+                match files::open(self.folder(), &name, OpenMode::Read, false) {
+                    Ok((file, _)) => bytes += files::shared_bytes(&file)?,
+                    // A segment that was recycled meanwhile.
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     fn len(&self, file: &File) -> Result<u64> {

@@ -28,6 +28,8 @@ use crate::error::{Error, NoRoom, Result, full_or};
 
 /// Bytes that ordinary growth leaves free, or a sixteenth of a small file system; at least 1.5 segments of the log.
 const RESERVE: u64 = 64 << 20;
+/// What the names of files begin with that are overwritten in place: log, images, superblocks and spares.
+const OVERWRITTEN: [&str; 4] = ["log", "image", "super", "incarnation"];
 
 /// The space of the two page files.
 pub(crate) struct PageSpace {
@@ -256,7 +258,8 @@ impl PageSpace {
             return Ok((u64::MAX / 2, 0));
         }
         let least = (self.log_segment * 3 / 2).min(total / 4);
-        Ok((free, RESERVE.min(total / 16).max(least)))
+        let shared = self.device.shared_bytes(&OVERWRITTEN)?;
+        Ok((free, RESERVE.min(total / 16).max(least) + shared))
     }
 
     /// Frees allocated leaf pages that nothing names.
