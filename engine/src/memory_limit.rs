@@ -12,6 +12,8 @@ use crate::options::InvalidOption;
 
 /// A cautious guess where the system does not say.
 const UNKNOWN: u64 = 2 << 30;
+/// Bytes that a process takes beside its budget and a tenth of it.
+const FIXED: u64 = 48 << 20;
 /// Address space in bytes that the allocator reserves for a thread at most, used or not.
 const THREAD: u64 = 64 << 20;
 /// Threads beside the workers: the background tasks, and a caller.
@@ -50,13 +52,15 @@ pub(crate) fn check_address_space(budget: u64, threads: usize) -> Result<(), Inv
     }
 }
 
-/// A warning about a budget that the process cannot have.
+/// A warning about a budget with which a process may take more than it may have (`docs/memory.md`).
 pub(crate) fn budget_warning(budget: u64, limit: &MemoryLimit) -> Option<Note> {
-    let mib = budget >> 20;
+    let most = budget + budget / 10 + FIXED;
     let what = format!(
-        "{mib} MiB, and this process may have {limit}: it will be killed when the budget fills up"
+        "{} MiB take up to {} MiB, and this process may have {limit}: it may be killed when they fill up; give less",
+        budget >> 20,
+        most.div_ceil(1 << 20)
     );
-    (budget > limit.bytes).then(|| Note { file: "cache_mib".to_owned(), what })
+    (most > limit.bytes).then(|| Note { file: "cache_mib".to_owned(), what })
 }
 
 /// The memory limit, with the system's files below `root`.
@@ -253,12 +257,20 @@ mod tests {
         assert_eq!(found(&system(&files)), (MACHINE, None));
     }
 
+    /// A warning came only where the budget alone was more than the limit: a process with 100 MiB of budget in a group
+    /// of 120 MiB was killed without one.
     #[test]
-    fn a_budget_that_cannot_be_had_is_warned_of_by_name() {
+    fn a_budget_that_may_take_more_than_the_limit_is_warned_of_by_name() {
         let file = PathBuf::from("/sys/fs/cgroup/memory.max");
-        let limit = MemoryLimit { bytes: 512 << 20, group: Some(file) };
-        let text = budget_warning(1 << 30, &limit).expect("too large").to_string();
-        assert!(text.starts_with("cache_mib: 1024 MiB") && text.contains("memory.max"), "{text}");
-        assert_eq!(budget_warning(512 << 20, &limit), None);
+        let limit = MemoryLimit { bytes: 120 << 20, group: Some(file) };
+        let text = budget_warning(100 << 20, &limit).expect("158 MiB at most").to_string();
+        assert!(text.starts_with("cache_mib: 100 MiB take up to 158 MiB"), "{text}");
+        assert!(text.contains("120 MiB, by /sys/fs/cgroup/memory.max"), "{text}");
+        // 72 MiB are left for the budget and its tenth.
+        let most = (72 << 20) * 10 / 11 + 1;
+        assert_eq!(budget_warning(most, &limit), None);
+        assert!(budget_warning(most + 1, &limit).is_some());
+        assert_eq!(budget_warning(65 << 20, &limit), None);
+        assert!(budget_warning(66 << 20, &limit).is_some());
     }
 }
