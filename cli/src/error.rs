@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pleach::errors::IoError;
 use pleach::internals::error::Contradiction;
 use pleach_archive::ArchiveError;
 use pleach_journal::format::creation::CreationError;
@@ -174,7 +175,8 @@ fn kind_of(error: &pleach_ops::Error) -> ErrorKind {
 fn kind_of_db(error: &pleach::Error) -> ErrorKind {
     use pleach::Error as E;
     match error {
-        E::Io(pleach::errors::IoError::Locked { .. }) => ErrorKind::InUse,
+        E::Io(IoError::Locked { .. }) => ErrorKind::InUse,
+        E::Io(IoError::Linked { .. }) => ErrorKind::Usage,
         E::Page { file: "leaf" | "overflow", .. }
         | E::StalePage { .. }
         | E::Quarantined { .. }

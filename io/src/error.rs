@@ -71,6 +71,17 @@ pub enum IoError {
         /// The holder.
         holder: LockHolder,
     },
+    /// A file that was to be written has other names: hard links.
+    #[error(
+        "{file} of {folder} has other names: a hard link is no copy, and a write would change the other database, too; \
+         make a real copy (`cp -a` without `-l`, or a backup), and remove the other links: see `ls -l`"
+    )]
+    Linked {
+        /// The folder.
+        folder: String,
+        /// File name within the folder.
+        file: String,
+    },
     /// The folder was removed while it was open. Its files live on until they are closed, without names.
     #[error(
         "the folder {folder} was removed while it was open: restore a backup, or make a new database"
@@ -104,7 +115,9 @@ impl IoError {
     /// Name of the file, if the error is about one.
     pub fn file(&self) -> Option<&str> {
         match self {
-            Self::Os { file, .. } | Self::Short { file, .. } => Some(file),
+            Self::Os { file, .. } | Self::Short { file, .. } | Self::Linked { file, .. } => {
+                Some(file)
+            }
             Self::FolderRemoved { folder } | Self::Locked { folder, .. } => Some(folder),
             Self::Forked => None,
         }
@@ -114,7 +127,10 @@ impl IoError {
     pub fn offset(&self) -> Option<u64> {
         match self {
             Self::Os { offset, .. } | Self::Short { offset, .. } => Some(*offset),
-            Self::Locked { .. } | Self::FolderRemoved { .. } | Self::Forked => None,
+            Self::Locked { .. }
+            | Self::Linked { .. }
+            | Self::FolderRemoved { .. }
+            | Self::Forked => None,
         }
     }
 
@@ -123,7 +139,7 @@ impl IoError {
         match self {
             Self::Os { operation, .. } | Self::Short { operation, .. } => *operation,
             Self::Locked { .. } => Operation::Lock,
-            Self::FolderRemoved { .. } => Operation::Open,
+            Self::Linked { .. } | Self::FolderRemoved { .. } => Operation::Open,
             Self::Forked => Operation::Submit,
         }
     }
@@ -134,6 +150,7 @@ impl IoError {
             Self::Os { code, .. } => Some(*code).filter(|code| *code != 0),
             Self::Short { .. }
             | Self::Locked { .. }
+            | Self::Linked { .. }
             | Self::FolderRemoved { .. }
             | Self::Forked => None,
         }

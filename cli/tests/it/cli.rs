@@ -557,6 +557,41 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     told(&["check", at]);
 }
 
+/// The files of a folder but the lock, with their bytes.
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let read = std::fs::read_dir(folder).expect("read").map(|entry| {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        (name, std::fs::read(path).expect("read"))
+    });
+    let mut files: Vec<_> = read.filter(|(name, _)| name != "LOCK").collect();
+    files.sort();
+    files
+}
+
+/// A copy made of hard links opened, and its first commit damaged the original.
+#[test]
+fn a_folder_of_hard_links_is_read_and_not_written() {
+    let (db, root) = database();
+    let (at, linked) = (name(&db), folder());
+    for (file, _) in files(db.path()) {
+        std::fs::hard_link(db.path().join(&file), linked.path().join(&file)).expect("linked");
+    }
+    let before = files(db.path());
+    for folder in [name(&linked), at] {
+        assert!(told(&["stat", folder]).contains(&root));
+        told(&["check", folder]);
+        for command in [&["rollback", folder, "--at", "0"][..], &["repair", folder]] {
+            let line = refusal(2, command);
+            assert!(line.contains("a hard link is no copy"), "{line}");
+            assert!(line.contains("super of ") && line.contains("cp -a"), "{line}");
+        }
+    }
+    assert!(files(db.path()) == before, "nothing was written");
+    linked.close().expect("removed");
+    told(&["rollback", at, "--at", "1"]);
+}
+
 /// The commits of a log whose superblocks are lost were left out without a word: a restored database has another id.
 /// Nor is a log that is gone a log without commits.
 #[test]

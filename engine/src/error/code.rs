@@ -13,6 +13,7 @@ impl Error {
             Self::Io(IoError::Locked { .. }) => 102,
             Self::Io(IoError::FolderRemoved { .. }) => 103,
             Self::Io(IoError::Forked) => 104,
+            Self::Io(IoError::Linked { .. }) => 107,
             Self::Io(_) => 101,
             Self::Full(_) => 105,
             Self::Log(_) => 106,

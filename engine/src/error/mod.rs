@@ -559,6 +559,7 @@ fn advice_on(error: &IoError) -> Advice {
         IoError::Locked { .. } => Advice::CloseOthers,
         IoError::FolderRemoved { .. } => Advice::Restore,
         IoError::Forked => Advice::OpenHere,
+        IoError::Linked { .. } => Advice::FixCall,
         error if error.is_full() => Advice::FreeSpace,
         error if error.is_limit() => Advice::RaiseLimit,
         _ => Advice::Retry,

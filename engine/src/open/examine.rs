@@ -74,17 +74,22 @@ pub fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
 }
 
 /// Opens every existing file of the database, as `mode` says, and checks that all necessary ones exist. So wrong
-/// rights, and folders in the place of files, show before anything is written. Writes nothing.
+/// rights, folders in the place of files, and files that are another database's, too (hard links), show before anything
+/// is written. Writes nothing.
 fn open_all_files(device: &Disk, mode: OpenMode) -> Result<()> {
+    let open = |name: &str| match device.open(name, mode) {
+        Ok(file) if mode == OpenMode::Write => device.check_unlinked(&file),
+        opened => opened.map(drop),
+    };
     // A listing has no folders.
     for name in names::fixed() {
-        match device.open(name, mode) {
+        match open(name) {
             Err(error) if error.is_not_found() && !REQUIRED.contains(&name) => {}
-            opened => drop(opened.map_err(|error| name_missing_file(error.into()))?),
+            opened => opened.map_err(|error| name_missing_file(error.into()))?,
         }
     }
     for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
-        device.open(name, mode)?;
+        open(name)?;
     }
     Ok(())
 }

@@ -253,6 +253,12 @@ pub(super) fn len(file: &OsFile) -> Result<u64> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
+/// True when the file has more than one name.
+pub(super) fn is_linked(file: &OsFile) -> Result<bool> {
+    let stat = rustix::fs::fstat(file.fd()).map_err(failed(file.name(), Operation::Open))?;
+    Ok(stat.st_nlink > 1)
+}
+
 /// Sets the length in bytes.
 pub(super) fn set_len(file: &OsFile, len: u64) -> Result<()> {
     repeated(|| rustix::fs::ftruncate(file.fd(), len))

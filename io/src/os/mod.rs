@@ -466,6 +466,14 @@ impl Device for OsDevice {
         Ok(bytes)
     }
 
+    fn check_unlinked(&self, file: &File) -> Result<()> {
+        if files::is_linked(file.downcast())? {
+            let (folder, file) = (self.0.path.clone(), file.name().to_owned());
+            return Err(IoError::Linked { folder, file });
+        }
+        Ok(())
+    }
+
     fn len(&self, file: &File) -> Result<u64> {
         files::len(file.downcast())
     }

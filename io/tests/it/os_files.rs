@@ -90,6 +90,23 @@ fn a_name_is_created_once_listed_renamed_and_removed() {
     assert!(device.remove("b").expect_err("gone").is_not_found());
 }
 
+/// A checkpoint of a database by hard links had the first commit on it damage the original.
+#[test]
+fn a_file_with_another_name_is_told_from_one_without() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let device = device(dir.path());
+    let file = device.open("a", OpenMode::CreateNew).expect("create");
+    device.check_unlinked(&file).expect("one name");
+    let elsewhere = tempfile::tempdir_in(dir.path()).expect("tempdir");
+    std::fs::hard_link(dir.path().join("a"), elsewhere.path().join("b")).expect("linked");
+    let refused = device.check_unlinked(&file).expect_err("two names");
+    assert!(matches!(&refused, IoError::Linked { file, .. } if file == "a"), "{refused:?}");
+    std::fs::remove_file(elsewhere.path().join("b")).expect("removed");
+    device.check_unlinked(&file).expect("one name again");
+    device.rename("a", "c").expect("rename");
+    device.check_unlinked(&device.open("c", OpenMode::Write).expect("open")).expect("one name");
+}
+
 #[test]
 fn two_names_are_exchanged_in_one_step() {
     let dir = tempfile::tempdir().expect("tempdir");
