@@ -86,7 +86,7 @@ pub(super) fn lock(
     match mode {
         LockMode::Exclusive if read_only => Err(failed(LOCK_NAME, Operation::Lock)(Errno::ROFS)),
         LockMode::Exclusive => {
-            check_writable(folder.0).map_err(failed(folder.1, Operation::Lock))?;
+            check_writable(folder.0).map_err(|errno| unwritable(folder.1, errno))?;
             exclusive(folder, held)
         }
         LockMode::Shared => shared(folder),
@@ -101,6 +101,14 @@ fn check_writable(folder: BorrowedFd<'_>) -> rustix::io::Result<()> {
         // Some kernels and containers do not answer.
         _ => Ok(()),
     }
+}
+
+/// The error of a folder in which no file can be made, with what is possible there.
+fn unwritable(folder: &str, errno: Errno) -> IoError {
+    let error = failed(folder, Operation::Lock)(errno);
+    let IoError::Os { file, offset, operation, code, kind, message } = error else { return error };
+    let message = format!("{message}; an open for reading alone works there (option `read_only`)");
+    IoError::Os { file, offset, operation, code, kind, message }
 }
 
 fn exclusive(folder: NamedFolder<'_>, held: &HeldLock) -> Result<FolderLock> {
@@ -337,6 +345,18 @@ mod tests {
             assert_eq!(parse(text), None, "{text:?}");
         }
         assert_eq!(Process::parse(b"\xff\n"), None);
+    }
+
+    /// The text was "Read-only file system" alone, where a reader is served.
+    #[test]
+    fn a_folder_that_cannot_be_written_is_told_with_what_works_there() {
+        for (errno, system) in [(Errno::ROFS, "Read-only file system"), (Errno::ACCESS, "denied")] {
+            let error = unwritable("state", errno);
+            let text = error.to_string();
+            assert!(text.starts_with("Lock of state: ") && text.contains(system), "{text}");
+            assert!(text.contains("option `read_only`"), "{text}");
+            assert_eq!(error.code(), Some(errno.raw_os_error()));
+        }
     }
 
     /// The first process of a restarted container found its own id in `LOCK`.
