@@ -31,7 +31,7 @@ pub(crate) fn scrub_folder(
         let session = db.snapshot()?;
         let root = session.roots().get(0).map(|root| root.to_string());
         // What the open has given up is not in the report.
-        let lost = db.opened().lost.as_ref().map(ToString::to_string);
+        let lost = db.opened().lost.as_ref().map(|lost| lost.note().to_string());
         Ok::<_, pleach::Error>((scrub::scrub(&session, &options)?, root, lost))
     };
     let (report, root, lost) = reading(folder, scrub)?;

@@ -2,7 +2,7 @@
 
 use pleach_journal::log::CutReport;
 
-use crate::error::Error;
+use crate::error::{Error, Place};
 
 /// The state in which an open found the database, and what it did about damage.
 #[derive(Clone, Debug, Default)]
@@ -41,9 +41,16 @@ pub struct LostHistory {
     pub error: Error,
 }
 
-impl core::fmt::Display for LostHistory {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "commits before {} are lost to the history: {}", self.before, self.error)
+impl LostHistory {
+    /// Its note among those of the open ([`Opening::notes`]), with the file that is damaged.
+    pub fn note(&self) -> Note {
+        let Self { before, error, .. } = self;
+        let file = match error.place() {
+            Some(Place::Page(file, _) | Place::Tagged(file, ..) | Place::File(file, _)) => file,
+            _ => "log",
+        };
+        let what = format!("commits before {before} are lost to the history: {error}");
+        Note { file: file.to_owned(), what }
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) use hexadecimal::Hex;
 pub use hexadecimal::hex;
 pub use no_room::NoRoom;
 pub use outcome::{Advice, Outcome};
+pub(crate) use place::Place;
 
 /// An error of the engine.
 ///

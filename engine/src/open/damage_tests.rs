@@ -370,6 +370,8 @@ fn damage_of_a_run_costs_what_lies_before_its_end() {
         db.close().expect("closed");
         let report = repair_on(&disk, None, SimRuntime::with_clock(1, disk.clock(), 1));
         let report = report.expect("repaired");
+        let notes = &report.opening.notes;
+        assert!(notes.iter().any(|note| note.file == "overflow"), "{what}: {notes:?}");
         let lost = report.opening.lost.expect("some of the history is lost");
         assert_eq!((lost.from, lost.before), (0, 3 * at + 3), "{what}");
         assert!(report.check.findings.is_empty(), "{what}: {:?}", report.check.findings);

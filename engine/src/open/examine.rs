@@ -187,7 +187,7 @@ pub fn examine(
         let (from, before) =
             (recovered.history.recorded_begin, recovered.history.undo.oldest_commit());
         let lost = LostHistory { from, before, error: error.clone() };
-        opening.notes.push(Note { file: "log".to_owned(), what: lost.to_string() });
+        opening.notes.push(lost.note());
         opening.lost = Some(lost);
     }
     opening.oldest = recovered.history.undo.oldest_commit();
