@@ -9,8 +9,8 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use pleach::Options;
 use pleach_archive::{
-    Archive, BackupOptions, BackupReport, Follower, FullReason, Listing, Piece, Progress,
-    RestoreOptions, RestoreReport, Transfer, prune,
+    Archive, ArchiveError, BackupOptions, BackupReport, Follower, FullReason, Listing, Piece,
+    Progress, RestoreOptions, RestoreReport, Transfer, prune,
 };
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
         let full = args.full && done == 0;
         let options = BackupOptions::new().full(full).progress(Some(telling(&bar)));
         let report = pleach_archive::backup(&archive, &db, &options)
-            .map_err(|error| CliError { is_after_document: done > 0, ..error.into() })?;
+            .map_err(|error| CliError { is_after_document: done > 0, ..failed(folder, error) })?;
         bar.suspend(|| print_backup(args, &report))?;
         if let Some(keep) = args.keep {
             prune(&archive, keep).map_err(|error| CliError::from(error).after_document())?;
@@ -56,6 +56,14 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     Ok(())
+}
+
+/// The error of a backup of the folder's database.
+fn failed(folder: &Path, error: ArchiveError) -> CliError {
+    match error {
+        ArchiveError::Database(error) => CliError::engine(folder)(error),
+        error => error.into(),
+    }
 }
 
 /// Refuses an archive that would lie in the database's folder.

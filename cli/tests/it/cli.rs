@@ -1014,8 +1014,9 @@ fn lost_files_and_damaged_pages_are_told_apart() {
     let said = text(&output.stdout) + &text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("page ") && !said.contains("pleach check"), "{said}");
-    for command in ["dump", "export"] {
-        let line = refusal(5, &[command, at]);
+    let archive = folder();
+    for command in [&["dump", at][..], &["export", at], &["backup", at, "--to", name(&archive)]] {
+        let line = refusal(5, command);
         assert!(line.contains(&format!("`pleach check {at}`")), "{line}");
     }
     std::fs::write(file("leaf"), leaf).expect("written");
