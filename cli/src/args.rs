@@ -87,7 +87,7 @@ pub(crate) enum Command {
     Follow(FollowArgs),
     /// Reads all pages, long values and log records, at a pace, beside the process that writes, and lists bad pages
     Scrub(ScrubArgs),
-    /// Mends a closed database: cuts a damaged log, or brings a backup up to it, or writes what is whole
+    /// Mends a closed database: brings a backup up to it, or cuts a damaged log, or writes what is whole
     Repair(RepairArgs),
     /// Writes an export stream: all pairs of all namespaces, with roots and checksums
     Export(ExportArgs),
@@ -322,6 +322,10 @@ pub(crate) struct RepairArgs {
     /// Writes what is whole to this file, as an export stream, and lists what is lost
     #[arg(long, value_name = "FILE")]
     pub(crate) salvage: Option<PathBuf>,
+    /// Gives up what a repair in place cannot keep: the commits behind the damage of the log, and older states. Without it
+    /// nothing is changed where commits would be lost
+    #[arg(long, conflicts_with_all = ["from", "salvage"])]
+    pub(crate) cut: bool,
     /// Commits that the new database keeps readable
     #[arg(long, value_name = "COMMITS", default_value_t = 128)]
     pub(crate) history: u64,

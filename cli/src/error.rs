@@ -126,6 +126,9 @@ impl CliError {
                 _ if kind == ErrorKind::Damaged => {
                     format!("{error}; `pleach check {at}` lists all that is damaged")
                 }
+                _ if kind == ErrorKind::DoesNotOpen => {
+                    format!("{error}; `pleach repair {at}` says what can be done")
+                }
                 _ => error.to_string(),
             };
             Self { code: Some(error.code()), ..Self::new(kind, text) }
@@ -160,9 +163,10 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
     }
 }
 
-fn kind_of(error: &pleach_ops::Error) -> ErrorKind {
+pub(crate) fn kind_of(error: &pleach_ops::Error) -> ErrorKind {
     use pleach_ops::Error as E;
     match error {
+        E::WouldLose(_) => ErrorKind::Findings,
         E::Db(error) => kind_of_db(error),
         E::Stream(
             StreamError::Cut { .. } | StreamError::Damaged { .. } | StreamError::Contents { .. },

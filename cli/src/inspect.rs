@@ -217,8 +217,10 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
             Err(CliError::new(ErrorKind::Findings, text).after_document())
         }
         Verdict::DoesNotOpen => {
-            let cure = "`pleach repair` says what can be done";
-            let text = format!("{count}; the database does not open: {cure}");
+            let at = path.display();
+            let text = format!(
+                "{count}; the database does not open: `pleach repair {at}` says what can be done"
+            );
             Err(CliError::new(ErrorKind::DoesNotOpen, text).after_document())
         }
     }

@@ -5,16 +5,19 @@ use std::io::Write as _;
 use std::path::Path;
 
 use pleach::scrub::{self, ScrubOptions, ScrubReport};
+use pleach::status::LostHistory;
 use pleach::{BadPage, Db, Key};
 use pleach_archive::{Archive, ArchiveError, Follower};
-use pleach_ops::repair::{self, LostCommits, RepairReport, RollForwardReport, SalvageReport};
+use pleach_ops::repair::{
+    self, LostCommits, RepairLoss, RepairOptions, RepairReport, RollForwardReport, SalvageReport,
+};
 use serde_json::{Value, json};
 
 use crate::archive::restoring;
 use crate::args::{RepairArgs, ScrubArgs};
 use crate::change::{check_new, write_file};
 use crate::database::reading;
-use crate::error::{CliError, ErrorKind, Result};
+use crate::error::{CliError, ErrorKind, Result, kind_of};
 use crate::output::{self, bar, counting, waiting};
 
 /// Reads and checks a database, and prints the findings. `wanted` is the root that namespace 0 must have.
@@ -101,26 +104,38 @@ pub(crate) fn repair(args: &RepairArgs) -> Result<()> {
     }
 }
 
-/// Heals what an open heals, and cuts a damaged log.
+/// Heals what an open heals, and cuts a damaged log, where that is allowed or loses nothing.
 fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
     let waiting = waiting("repair");
-    let report = repair::repair(folder).map_err(|error| {
-        let failed = CliError::engine(folder)(error);
-        if !matches!(failed.kind, ErrorKind::DoesNotOpen | ErrorKind::Damaged) {
-            return failed;
-        }
-        let cure =
-            "a repair in place does not help: give --from ARCHIVE --to FOLDER, or --salvage FILE";
-        CliError::new(failed.kind, format!("{}; {cure}", failed.text))
-    })?;
+    let repaired = repair::repair(folder, &RepairOptions::new().cut(args.cut));
     waiting.finish_and_clear();
+    let report = match repaired {
+        Err(pleach_ops::Error::WouldLose(loss)) => return refused(args, folder, &loss),
+        Err(error) => match kind_of(&error) {
+            kind @ (ErrorKind::DoesNotOpen | ErrorKind::Damaged) => {
+                let text = format!(
+                    "{error}; a repair in place does not help: give --from ARCHIVE --to FOLDER, or --salvage FILE"
+                );
+                return Err(CliError { code: Some(error.code()), ..CliError::new(kind, text) });
+            }
+            _ => return Err(CliError::engine(folder)(error)),
+        },
+        Ok(report) => report,
+    };
     let RepairReport { commit, roots, opening, cut, check, .. } = &report;
     let root = roots.get(0).map(|root| root.to_string());
+    let given_up = opening.lost.as_ref().map(LostHistory::note);
     let healed: Vec<String> = opening
         .fell_back
         .iter()
         .map(ToString::to_string)
-        .chain(opening.notes.iter().map(ToString::to_string))
+        .chain(
+            opening
+                .notes
+                .iter()
+                .filter(|note| given_up.as_ref() != Some(*note))
+                .map(ToString::to_string),
+        )
         .chain(opening.cut.iter().map(|cut| {
             format!(
                 "the log ended in a torn record at byte {}: a commit that was under way",
@@ -131,10 +146,11 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
     let findings: Vec<&str> = check.findings.iter().map(|finding| finding.what.as_str()).collect();
     if args.folder.json {
         output::json(&json!({
-            "schema": 1, "commit": commit, "root": root, "healed": healed, "findings": findings,
+            "schema": 1, "changed": true, "commit": commit, "root": root, "healed": healed,
+            "history_given_up": given_up.as_ref().map(ToString::to_string), "findings": findings,
             "log_cut": cut.as_ref().map(|cut| json!({
                 "because": cut.error.to_string(), "aside": cut.aside,
-                "lost_commits": numbers(&cut.lost), "more_may_be_lost": cut.lost.maybe_more,
+                "lost_commits": range(&cut.lost), "more_may_be_lost": cut.lost.maybe_more,
             })),
         }))?;
     } else {
@@ -145,24 +161,67 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
                 writeln!(to, "lost commits: {}", cut.lost)?;
                 writeln!(to, "what was replaced is there as {}", cut.aside.join(", "))?;
             }
+            given_up.iter().try_for_each(|what| writeln!(to, "given up: {what}"))?;
             findings.iter().try_for_each(|what| writeln!(to, "left: {what}"))?;
-            let is_healthy = healed.is_empty() && cut.is_none() && findings.is_empty();
+            let is_healthy =
+                healed.is_empty() && cut.is_none() && given_up.is_none() && findings.is_empty();
             let head = if is_healthy { "nothing was to be repaired: " } else { "" };
             let root = root.as_deref().unwrap_or("none");
             writeln!(to, "{head}the newest commit is {commit}, root {root}")
         })?;
     }
-    if findings.is_empty() {
+    let text = if !findings.is_empty() {
+        "bad pages are left: give --from ARCHIVE --to FOLDER for a database with all pairs, or --salvage FILE for what is \
+         whole"
+    } else if cut.as_ref().is_some_and(|cut| !cut.lost.is_none()) {
+        "commits are lost: `pleach repair --from ARCHIVE --to FOLDER` may still find them in what was replaced"
+    } else if given_up.is_some() {
+        "older states are given up: only a copy of the folder from before the damage has them"
+    } else {
         return Ok(());
-    }
-    let text = "bad pages are left: give --from ARCHIVE --to FOLDER for a database with all pairs, or --salvage FILE for \
-                what is whole";
+    };
     Err(CliError::new(ErrorKind::Findings, text).after_document())
 }
 
-/// Numbers of lost commits for a document: not more than a program can use.
-fn numbers(lost: &LostCommits) -> Value {
-    lost.numbers.clone().take(1 << 20).collect()
+/// Says what a repair in place would lose: nothing was changed.
+fn refused(args: &RepairArgs, folder: &Path, loss: &RepairLoss) -> Result<()> {
+    let RepairLoss { commit, error, lost, history, .. } = loss;
+    if args.folder.json {
+        output::json(&json!({
+            "schema": 1, "changed": false, "commit": commit, "because": error.to_string(),
+            "lost_commits": range(lost), "more_may_be_lost": lost.maybe_more,
+            "history_lost_before": history,
+        }))?;
+    } else {
+        output::write(|to| {
+            writeln!(to, "{error}")?;
+            if !lost.is_none() {
+                writeln!(
+                    to,
+                    "a repair in place would cut the log behind commit {commit}; lost commits: {lost}"
+                )?;
+            }
+            if let Some(before) = history {
+                writeln!(to, "a repair in place would give up the states before commit {before}")?;
+            }
+            Ok(())
+        })?;
+    }
+    let at = folder.display();
+    let text = format!(
+        "nothing was changed: `pleach repair {at} --from ARCHIVE --to NEW` may keep them; without an archive `pleach repair {at} --cut` \
+         gives them up"
+    );
+    Err(CliError::new(ErrorKind::Findings, text).after_document())
+}
+
+/// The first and last known lost commit for a document.
+fn range(lost: &LostCommits) -> Value {
+    let numbers = &lost.numbers;
+    if numbers.is_empty() {
+        return Value::Null;
+    }
+    json!({"from": numbers.start, "to": numbers.end - 1})
 }
 
 /// Makes a database from an archive and from the later commits of the damaged log.
@@ -185,7 +244,7 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) ->
     if args.folder.json {
         output::json(&json!({
             "schema": 1, "archived_commit": archived, "through": through, "commit": commit,
-            "root": root, "lost_commits": numbers(lost),
+            "root": root, "lost_commits": range(lost),
             "more_may_be_lost": lost.maybe_more, "superblocks": superblocks, "error": error,
         }))?;
     } else {
@@ -252,8 +311,16 @@ fn rolled_forward(
 /// Writes an export stream of the readable part.
 fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
     let waiting = waiting("salvage");
-    let report =
-        write_file(to, |file| repair::salvage(folder, file).map_err(CliError::engine(folder)))?;
+    let report = write_file(to, |file| {
+        repair::salvage(folder, file).map_err(|error| match kind_of(&error) {
+            kind @ ErrorKind::DoesNotOpen => {
+                let text =
+                    format!("{error}; nothing can be salvaged: give --from ARCHIVE --to FOLDER");
+                CliError { code: Some(error.code()), ..CliError::new(kind, text) }
+            }
+            _ => CliError::engine(folder)(error),
+        })
+    })?;
     waiting.finish_and_clear();
     let SalvageReport { export, roots, expected, error, lost_commits, torn, lost, .. } = &report;
     let error = error.as_ref().map(ToString::to_string);
@@ -262,7 +329,7 @@ fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
         output::json(&json!({
             "schema": 1, "commit": export.commit, "pairs": export.pairs, "root": text(roots),
             "expected_root": text(expected), "error": error,
-            "lost_commits": numbers(lost_commits), "more_may_be_lost": lost_commits.maybe_more,
+            "lost_commits": range(lost_commits), "more_may_be_lost": lost_commits.maybe_more,
             "torn_record": torn.map(|torn| torn.position.get()), "lost": lost.iter().map(bad_page).collect::<Value>(),
         }))?;
     } else {

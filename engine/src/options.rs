@@ -411,7 +411,7 @@ pub struct HistoryLimits {
     /// Bytes of the device for runs, and for long values that only older states name, those of pinned commits included.
     pub(crate) disk_bytes: u64,
     /// True when an open reads all runs.
-    pub(crate) reads_runs: bool,
+    pub reads_runs: bool,
 }
 
 impl HistoryLimits {

@@ -2,16 +2,22 @@
 
 use pleach::{Advice, Outcome};
 
+use crate::losses::RepairLoss;
+
 /// The result of an operation on a stream.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why an export, an import or a salvage has failed.
+/// Why an export, an import, a salvage or a repair has failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The database refused the operation, or its device failed.
     #[error(transparent)]
     Db(pleach::Error),
+    /// A repair in place would lose commits, and was not allowed to
+    /// ([`RepairOptions::cut`](crate::repair::RepairOptions::cut)): nothing was changed.
+    #[error("{0}: roll a backup forward, which may keep them, or allow the cut")]
+    WouldLose(Box<RepairLoss>),
     /// The stream is not what it should be, or does not fit the database.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -27,12 +33,19 @@ where
     }
 }
 
+impl From<RepairLoss> for Error {
+    fn from(loss: RepairLoss) -> Self {
+        Self::WouldLose(Box::new(loss))
+    }
+}
+
 impl Error {
-    /// The number of this kind of error ([`pleach::Error::code`]): 415 for streams.
+    /// The number of this kind of error ([`pleach::Error::code`]): 415 for streams, 417 for a refused repair.
     pub fn code(&self) -> u16 {
         match self {
             Self::Db(error) => error.code(),
             Self::Stream(_) => 415,
+            Self::WouldLose(_) => 417,
         }
     }
 
@@ -40,7 +53,7 @@ impl Error {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Db(error) => error.outcome(),
-            Self::Stream(_) => Outcome::DidNotHappen,
+            Self::Stream(_) | Self::WouldLose(_) => Outcome::DidNotHappen,
         }
     }
 
@@ -48,7 +61,7 @@ impl Error {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Db(error) => error.advice(),
-            Self::Stream(_) => Advice::FixCall,
+            Self::Stream(_) | Self::WouldLose(_) => Advice::FixCall,
         }
     }
 }

@@ -37,6 +37,7 @@ mod check;
 mod error;
 mod explain;
 pub mod export;
+mod losses;
 mod opened;
 pub mod repair;
 mod replay;

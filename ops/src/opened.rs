@@ -53,6 +53,15 @@ impl OpenedDatabase {
         self.examine_with(limits)
     }
 
+    /// The same with all of its history read.
+    pub(crate) fn examine_whole(&self) -> Result<Examination> {
+        self.examine_with(|commits| {
+            let mut limits = limits(commits);
+            limits.reads_runs = true;
+            limits
+        })
+    }
+
     /// The same without its history, so that a history that cannot be read hides nothing else.
     pub(crate) fn examine_present(&self) -> Result<Examination> {
         self.examine_with(|_| limits(0))

@@ -525,15 +525,20 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     assert_eq!(report["root"], root);
     assert!(told(&["check", &mended, "--root", &root]).starts_with("nothing found"));
     assert_eq!(told(&["get", &mended, &hex(&key(4))]).trim_end(), hex(&[7; 6000]));
-    // A log that is damaged before its end.
+}
+
+/// A database of 23 commits whose log is damaged at commit 16, an archive with commit 18, and the newest root.
+fn damaged_behind_15(archive: &str) -> (TempDir, String) {
     let (db, _) = database();
-    let at = name(&db);
     let running = open(&db);
-    for id in 0..20 {
+    let newest = 23;
+    for id in running.commit_number()..newest {
+        if id == 18 {
+            told(&["backup", name(&db), "--to", archive]);
+        }
         commit(&running, vec![put(id, 50)]);
     }
-    let root = running.commit_at(15).expect("in the history").root.to_string();
-    let newest = running.commit_number();
+    let root = running.root().to_string();
     drop(running);
     let log = db.path().join("log-0000000000000000");
     let mut bytes = std::fs::read(&log).expect("read");
@@ -543,18 +548,7 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
         .expect("a record of commit 16");
     bytes[damaged..damaged + 8].fill(0xff);
     std::fs::write(&log, bytes).expect("written");
-    let line = refusal(4, &["dump", at]);
-    assert!(line.contains("damaged"), "{line}");
-    let report = document(&["repair", at, "--json"]);
-    let left = report["commit"].as_u64().expect("a number");
-    let lost: Vec<u64> = (left + 1..=newest).collect();
-    assert!(left >= 15 && report["log_cut"]["lost_commits"] == Value::from(lost), "{report}");
-    let aside = report["log_cut"]["aside"].as_array().expect("a list");
-    assert!(aside.iter().all(|file| db.path().join(file.as_str().expect("a name")).exists()));
-    if report["commit"] == 15 {
-        assert_eq!(report["root"], root);
-    }
-    told(&["check", at]);
+    (db, root)
 }
 
 /// The files of a folder but the lock, with their bytes.
@@ -567,6 +561,103 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = read.filter(|(name, _)| name != "LOCK").collect();
     files.sort();
     files
+}
+
+fn failing(code: i32, arguments: &[&str]) -> Value {
+    let output = pleach(arguments);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+/// A repair in place cut 8 acknowledged commits at once and ended with 0; the roll forward after it said that no commit was
+/// lost, and without the repair it kept them all.
+#[test]
+fn no_order_of_repairs_loses_commits_that_another_order_keeps() {
+    let papers = folder();
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let archive = place("archive");
+    let (db, root) = damaged_behind_15(&archive);
+    let at = name(&db);
+    let line = refusal(4, &["dump", at]);
+    assert!(line.contains("damaged") && line.contains(&format!("`pleach repair {at}`")), "{line}");
+    let before = files(db.path());
+    let lost = json!({"from": 16, "to": 23});
+    let output = pleach(&["repair", at]);
+    let (said, line) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}\n{line}");
+    assert!(said.contains("behind commit 15; lost commits: 16 to 23 (8)"), "{said}");
+    let archived = format!("`pleach repair {at} --from ARCHIVE --to NEW`");
+    assert!(line.contains("nothing was changed") && line.contains(&archived), "{line}");
+    let told_of = failing(1, &["repair", at, "--json"]);
+    assert_eq!((&told_of["changed"], &told_of["lost_commits"]), (&false.into(), &lost));
+    assert!(files(db.path()) == before, "a refused repair changes nothing");
+    // The archive first.
+    let first = place("first");
+    let report = document(&["repair", at, "--from", &archive, "--to", &first, "--json"]);
+    assert_eq!((&report["through"], &report["root"]), (&23.into(), &root.clone().into()));
+    assert!(files(db.path()) == before, "a roll forward changes nothing");
+    // The cut first: it is said, and what it put aside has the commits.
+    let cut = failing(1, &["repair", at, "--cut", "--json"]);
+    assert_eq!((&cut["changed"], &cut["commit"]), (&true.into(), &15.into()), "{cut}");
+    assert_eq!(cut["log_cut"]["lost_commits"], lost);
+    let aside = cut["log_cut"]["aside"].as_array().expect("a list");
+    assert!(aside.iter().all(|file| db.path().join(file.as_str().expect("a name")).exists()));
+    told(&["check", at]);
+    let salvaged = failing(1, &["repair", at, "--salvage", &place("salvaged"), "--json"]);
+    assert_eq!(salvaged["lost_commits"], lost, "{salvaged}");
+    let second = place("second");
+    let report = document(&["repair", at, "--from", &archive, "--to", &second, "--json"]);
+    assert_eq!((&report["archived_commit"], &report["through"]), (&18.into(), &23.into()));
+    assert_eq!((&report["lost_commits"], &report["root"]), (&Value::Null, &root.clone().into()));
+    assert!(told(&["check", &second, "--root", &root]).starts_with("nothing found"));
+    // Commits made since the cut do not go together with those of the originals.
+    let running = open(&db);
+    commit(&running, vec![put(1, 3)]);
+    running.close().expect("closed");
+    let third = place("third");
+    let report = failing(1, &["repair", at, "--from", &archive, "--to", &third, "--json"]);
+    assert_eq!(
+        (&report["through"], &report["lost_commits"]),
+        (&18.into(), &json!({"from": 19, "to": 23}))
+    );
+    // Once they have gone further, the originals are of the past.
+    let running = open(&db);
+    for id in 0..9 {
+        commit(&running, vec![put(id, 7)]);
+    }
+    let root = running.root().to_string();
+    let later = place("later");
+    told(&["backup", at, "--to", &later]);
+    drop(running);
+    let report = document(&["repair", at, "--from", &later, "--to", &place("fourth"), "--json"]);
+    assert_eq!((&report["lost_commits"], &report["root"]), (&Value::Null, &root.into()));
+}
+
+/// A history that a repair gave up was "healed", by a file that was whole, and the exit code was 0.
+#[test]
+fn a_history_that_is_given_up_is_no_healing() {
+    let db = folder();
+    let (at, running) = (name(&db), open(&db));
+    for id in 0..9 {
+        commit(&running, vec![put(id, 50)]);
+    }
+    running.close().expect("closed");
+    let mut bytes = std::fs::read(db.path().join("overflow")).expect("read");
+    bytes.chunks_mut(4096).for_each(|page| page[100] ^= 1);
+    std::fs::write(db.path().join("overflow"), bytes).expect("written");
+    let before = files(db.path());
+    let output = pleach(&["repair", at]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("would give up the states before commit 9"), "{said}");
+    assert!(files(db.path()) == before, "a refused repair changes nothing");
+    let output = pleach(&["repair", at, "--cut"]);
+    let (said, line) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let given_up = "given up: overflow: commits before 9 are lost to the history: page ";
+    assert!(said.contains(given_up) && !said.contains("healed"), "{said}");
+    assert!(line.contains("older states are given up"), "{line}");
+    assert!(told(&["repair", at]).starts_with("nothing was to be repaired"));
 }
 
 /// A copy made of hard links opened, and its first commit damaged the original.
@@ -617,7 +708,7 @@ fn a_repair_from_an_archive_makes_the_commits_of_the_log_again_without_superbloc
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert_eq!((&report["through"], &report["root"]), (&newest.into(), &root.clone().into()));
-    assert_eq!(report["lost_commits"], Value::from(Vec::<u64>::new()));
+    assert_eq!(report["lost_commits"], Value::Null);
     assert!(report["superblocks"].is_string(), "{report}");
     assert!(told(&["check", &to, "--root", &root]).starts_with("nothing found"));
     // An archive of another database is refused, though only the log tells whose it is.
@@ -1029,6 +1120,7 @@ fn lost_files_and_damaged_pages_are_told_apart() {
         let said = text(&output.stdout) + &text(&output.stderr);
         assert_eq!(output.status.code(), Some(4), "{said}");
         assert!(said.contains("`super` is missing"), "{said}");
+        assert!(said.contains(&format!("`pleach repair {at}`")), "{said}");
     }
     std::fs::copy(elsewhere.path().join("super"), file("super")).expect("copied back");
 

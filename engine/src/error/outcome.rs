@@ -33,8 +33,8 @@ pub enum Advice {
     OpenHere,
     /// Open it with the version of this software that wrote it.
     OtherVersion,
-    /// Something is damaged or missing: `pleach check` says what. `pleach repair` (`pleach_ops::repair`) cuts a damaged
-    /// log, rolls a backup forward, or salvages what is whole (`docs/operating.md`); else make a new database.
+    /// Something is damaged or missing: `pleach check` says what. `pleach repair` (`pleach_ops::repair`) rolls a backup
+    /// forward, cuts a damaged log, or salvages what is whole (`docs/operating.md`); else make a new database.
     Restore,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Advice {
             }
             Self::OtherVersion => "open it with the version that it belongs to, or make a new database",
             Self::Restore => {
-                "`pleach repair` says what can be done: it cuts a damaged log, brings a backup up to date, or writes what is whole"
+                "`pleach repair` says what can be done: it brings a backup up to date, cuts a damaged log, or writes what is whole"
             },
         })
     }

@@ -3,8 +3,8 @@
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::sim::{
-    Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, SimRuntime,
-    code,
+    Content, Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions,
+    SimRuntime, code,
 };
 use pleach_io::{Device as _, OpenMode, Operation};
 use pleach_journal::format::commit_body::{
@@ -25,7 +25,7 @@ use crate::load::LoadOptions;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::page::overflow::OverflowRun;
-use pleach_ops::repair::repair_on;
+use pleach_ops::repair::{RepairOptions, repair_on};
 use pleach_ops::{CheckOptions, Verdict, check_on};
 
 type SimDb = Db;
@@ -368,7 +368,13 @@ fn damage_of_a_run_costs_what_lies_before_its_end() {
             }
         }
         db.close().expect("closed");
-        let report = repair_on(&disk, None, SimRuntime::with_clock(1, disk.clock(), 1));
+        let before = disk.image();
+        let runtime = || SimRuntime::with_clock(1, disk.clock(), 1);
+        let refused = repair_on(&disk, &RepairOptions::new(), runtime()).expect_err("it gives up");
+        assert!(matches!(refused, pleach_ops::Error::WouldLose(_)), "{what}: {refused}");
+        let same = |name| disk.image().file(name).map(Content::to_vec);
+        assert!(before.names().all(|name| same(name) == before.file(name).map(Content::to_vec)));
+        let report = repair_on(&disk, &RepairOptions::new().cut(true), runtime());
         let report = report.expect("repaired");
         let notes = &report.opening.notes;
         assert!(notes.iter().any(|note| note.file == "overflow"), "{what}: {notes:?}");

@@ -7,7 +7,9 @@ use pleach_io::sim::{Content, Image, SimDisk};
 use pleach_io::{Device as _, OpenMode, PageBuf};
 use pleach_ops::BackupOptions;
 use pleach_ops::export::{ImportOptions, StreamReader, import};
-use pleach_ops::repair::{RollForwardReport, roll_forward_on, salvage_on};
+use pleach_ops::repair::{
+    RepairOptions, RollForwardReport, repair_on, roll_forward_on, salvage_on,
+};
 
 use crate::common::{
     Chain, MERKLE, PLAIN, Pairs, SimDb, States, damage, disk_of, is_named, key, new_disk, open,
@@ -130,6 +132,72 @@ fn a_roll_forward_ends_at_the_damage_and_names_what_is_behind_it() {
         }
     }
     assert!(ended > 3 && at_once > 0, "{ended} {at_once}");
+}
+
+/// A repair in place cut the log, and a roll forward after it ended there and said that nothing was lost. The log before
+/// the cut may be used up by then: a backup of the database that was cut has what was in it. A value over 64 KiB may be
+/// written over: that is said.
+#[test]
+fn a_roll_forward_after_a_cut_has_the_commits_of_one_before_it() {
+    let disk = new_disk();
+    let (mut chain, mut backups) = (Chain::new(&disk, HISTORY), Vec::new());
+    let back_up = |db: &SimDb| {
+        let backup = new_disk();
+        pleach_ops::backup_on(db, &backup, &BackupOptions::new()).expect("backed up");
+        (db.commit_number(), backup)
+    };
+    for _ in 0..7 {
+        chain.commit(60);
+    }
+    backups.push(back_up(&chain.db));
+    chain.db.close().expect("closed");
+    chain.db = open(&disk, HISTORY).expect("opens");
+    for round in 0..10 {
+        chain.commit(9);
+        if round % 3 == 1 {
+            backups.push(back_up(&chain.db));
+        }
+    }
+    let states = std::mem::take(&mut chain.states);
+    drop(chain.db);
+    let image = disk.image();
+    let (mut cut, mut went_on) = (0, 0);
+    for name in image.names().filter(|name| name.starts_with("log-")) {
+        for page in 0..image.file(name).expect("a file").len() / 4096 {
+            let damaged = disk_of(&image);
+            damage(&damaged, name, page, false);
+            let then = damaged.image();
+            let repaired = repair_on(&damaged, &RepairOptions::new().cut(true), runtime(&damaged));
+            let Some(log) = repaired.expect("repaired").cut else { continue };
+            cut += 1;
+            let what = format!("page {page} of {name}");
+            let after = |backup: &SimDisk, what: &str| {
+                let (report, found, blob) = rolled(backup, &damaged, None).expect("rolled forward");
+                let (roots, model, told) = &states[&report.through];
+                assert!(report.roots.iter().eq(roots.iter()), "{what}: {report:?}");
+                assert!(found == *model && blob == *told, "{what}");
+                report
+            };
+            let db = open(&disk_of(&damaged.image()), HISTORY).expect("opens");
+            let own = after(&back_up(&db).1, &what);
+            for (commit, backup) in &backups {
+                let what = format!("{what}, backup of {commit}");
+                let (first, ..) = rolled(backup, &disk_of(&then), None).expect("rolled forward");
+                let report = after(backup, &what);
+                // A long value may be written over by the image and the history of what is left.
+                let overwritten = report.error.is_some() || own.error.is_some();
+                let most = report.through.max(own.through);
+                assert!(most >= first.through || overwritten, "{what}: {report:?}");
+                if report.through >= first.through {
+                    assert_eq!(report.lost, first.lost, "{what}");
+                } else {
+                    assert!(!report.lost.is_none(), "{what}: {report:?}");
+                }
+                went_on += u64::from(report.through >= log.lost.numbers.start);
+            }
+        }
+    }
+    assert!(cut > 3 && went_on > 3, "{cut} {went_on}");
 }
 
 #[test]

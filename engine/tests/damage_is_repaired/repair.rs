@@ -1,12 +1,12 @@
 //! No single bad page keeps a database closed for ever: it opens, or a repair opens it at the newest commit before the damage, and
 //! names those behind it.
 
+use pleach::Value;
 use pleach::load::LoadOptions;
-use pleach::{Error, Value};
-use pleach_io::sim::{Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, code};
+use pleach_io::sim::{Content, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, code};
 use pleach_io::{Device as _, OpenMode, Operation};
-use pleach_ops::Verdict;
-use pleach_ops::repair::{RepairReport, repair_on};
+use pleach_ops::repair::{RepairOptions, RepairReport, repair_on};
+use pleach_ops::{Error, Verdict};
 
 use crate::common::{
     Chain, States, damage, disk_of, is_named, key, new_disk, open, pairs, runtime, unrecorded,
@@ -14,8 +14,33 @@ use crate::common::{
 
 const HISTORY: u64 = 8;
 
+fn cut_once(disk: &SimDisk) -> Result<RepairReport, Error> {
+    repair_on(disk, &RepairOptions::new().cut(true), runtime(disk))
+}
+
+/// Repairs a database. Where that would lose commits, it first changes nothing.
 fn repaired(disk: &SimDisk) -> Result<RepairReport, Error> {
-    repair_on(disk, None, runtime(disk))
+    let before = disk.image();
+    match repair_on(disk, &RepairOptions::new(), runtime(disk)) {
+        Err(Error::WouldLose(loss)) => {
+            assert!(!loss.lost.is_none() || loss.history.is_some(), "{loss}");
+            let after = disk.image();
+            let bytes = |image: &Image, name: &str| image.file(name).map(Content::to_vec);
+            assert!(before.names().eq(after.names()), "{loss}");
+            let mut names = before.names();
+            assert!(names.all(|name| bytes(&before, name) == bytes(&after, name)), "{loss}");
+            let report = cut_once(disk)?;
+            if let Some(log) = &report.cut {
+                assert_eq!((loss.commit, &loss.lost), (report.commit, &log.lost), "{loss}");
+            }
+            Ok(report)
+        }
+        repaired => {
+            let cut = repaired.as_ref().ok().and_then(|report| report.cut.as_ref());
+            assert!(cut.is_none_or(|cut| cut.lost.is_none()), "{repaired:?}");
+            repaired
+        }
+    }
 }
 
 /// A database whose log has commits that no checkpoint has, and these.
@@ -112,7 +137,7 @@ fn a_repair_keeps_what_it_cannot_read_at_the_moment() {
                     fault,
                 ));
                 let what = format!("page {page} of {name}, read {nth} fails");
-                let repaired = repaired(&disk);
+                let repaired = cut_once(&disk);
                 struck += disk.ledger().len();
                 disk.heal();
                 let after = disk.image();
@@ -194,7 +219,7 @@ fn a_repair_that_is_cut_off_leaves_the_database_damaged_as_before_or_repaired() 
                 continue;
             }
             let recorded = SimDisk::from_image_with(&disk.image(), 5, SimOptions::default());
-            let whole = repaired(&recorded).expect("repaired").commit;
+            let whole = cut_once(&recorded).expect("repaired").commit;
             for point in recorded.trace().crash_points() {
                 for outcome in point.outcomes(7, 3) {
                     let disk = outcome.disk_with(unrecorded());

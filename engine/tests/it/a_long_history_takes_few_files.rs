@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
-use pleach_ops::repair::repair;
+use pleach_ops::repair::{RepairOptions, repair};
 use pleach_ops::{CheckOptions, Verdict, check, stat};
 
 use crate::common::{commit, uniform};
@@ -51,7 +51,7 @@ fn use_it(folder: &Path) {
         }
         db.close().expect("closed");
     }
-    repair(folder).expect("there is nothing to be repaired");
+    repair(folder, &RepairOptions::new()).expect("there is nothing to be repaired");
 }
 
 #[test]

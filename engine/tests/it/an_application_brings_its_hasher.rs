@@ -4,7 +4,7 @@
 use pleach::{Access, Advice, Db, Error, Hasher, Options, SessionOptions, Value, proof, witness};
 use pleach_io::{OsDevice, OsOptions, Threads};
 use pleach_ops::BackupOptions;
-use pleach_ops::repair::repair_on;
+use pleach_ops::repair::{RepairOptions, repair_on};
 use pleach_ops::{CheckOptions, check_on, explain_on, stat_on};
 
 use crate::common::commit;
@@ -55,7 +55,8 @@ fn as_any_other() {
         let key = TURNED.hash(&[8]);
         assert!(explain_on(device(), Some(TURNED), 0, &key, true).expect("explained").present);
         let threads = Threads::new(1).expect("threads");
-        repair_on(device(), Some(TURNED), threads).expect("nothing is wrong");
+        repair_on(device(), &RepairOptions::new().hasher(TURNED), threads)
+            .expect("nothing is wrong");
         let db = Db::open(Options::new(at).cache_mib(16).hasher(TURNED)).expect("opened");
         assert_eq!(db.root(), root);
         assert!(

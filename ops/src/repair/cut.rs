@@ -29,8 +29,10 @@ use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::Superblock;
 use pleach_journal::log::{LogError, ScanError, copies, segments, walk_whole_records};
 
+use crate::losses::{LostCommits, RepairLoss};
 use crate::opened::limits;
-use crate::repair::lost::{LogReach, LostCommits};
+use crate::repair::lost::LogReach;
+use crate::repair::originals;
 
 /// Segments of a log behind its damage, at most: four times as many as a log has.
 const MOST: u64 = 1024;
@@ -49,8 +51,14 @@ pub struct CutLog {
     pub aside: Vec<String>,
 }
 
-/// Cuts the log; returns the error where that does not help.
-pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<CutLog> {
+/// Cuts the log; returns the error where that does not help. Where commits would be lost, and that is not allowed,
+/// nothing is changed.
+pub(super) fn cut_log(
+    hasher: Hasher,
+    device: &Disk,
+    error: &Error,
+    may_lose: bool,
+) -> crate::error::Result<CutLog> {
     let _lock = device.lock(LockMode::Exclusive)?;
     let superblocks = examine::superblocks(device, OpenMode::Write)?;
     // With the positions of the newest superblock, also where its image is bad.
@@ -59,7 +67,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     let none = |_: &Superblock| limits(0);
     let examined = examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage);
     let Ok(Examination { superblocks, recovered, .. }) = examined else {
-        return Err(error.clone());
+        return Err(error.clone().into());
     };
     let newest = *superblocks.newest();
     let (database, size) = (newest.database, newest.geometry.log_segment);
@@ -76,7 +84,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     // A file that is named like a segment of no log keeps the database closed, whatever is cut.
     if device.list()?.iter().filter(|name| parse_segment_name(name).is_some()).count() > there.len()
     {
-        return Err(error.clone());
+        return Err(error.clone().into());
     }
     let mut prepared = reach.prepared_through.max(end);
     let lost = reach.lost(device, (database, size), tip)?;
@@ -86,13 +94,17 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     let first = end.segment(size);
     // What was not written by us may name any position, and each segment up to there would be written.
     if prepared.segment(size) > first + MOST {
-        return Err(error.clone());
+        return Err(error.clone().into());
     }
     let mut rewritten: Vec<(u64, u64)> = Vec::new();
     for index in there.iter().filter(|index| **index < first) {
         if !is_readable(device, *index)? {
             rewritten.push((*index, size));
         }
+    }
+    let history = (!rewritten.is_empty()).then_some(tip);
+    if !may_lose && (!lost.is_none() || history.is_some()) {
+        return Err(RepairLoss { commit: tip, error: error.clone(), lost, history }.into());
     }
     rewritten.push((first, end.in_segment(size)));
     for index in first + 1..prepared.get().div_ceil(size) {
@@ -102,7 +114,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     }
     let names = device.list()?;
     let is_free = |prefix: &String| !names.iter().any(|name| name.starts_with(prefix));
-    let mut prefixes = (1..u64::MAX).map(|number| format!("damaged-{number}."));
+    let mut prefixes = (1..u64::MAX).map(originals::prefix);
     let prefix = prefixes.find(is_free).ok_or(CreationError::Exists)?;
     let mut aside = Vec::new();
     for (index, kept) in rewritten.into_iter().rev() {

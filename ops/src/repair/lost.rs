@@ -1,8 +1,7 @@
 //! The commits that a repair loses, by superblocks and whole records of the log. "Not found" is not "not lost": where
 //! the files do not show how far the commits went, the report says so.
 
-use std::fmt;
-use std::ops::Range;
+use std::ops::ControlFlow;
 
 use pleach::Result;
 use pleach_io::{Disk, OpenMode};
@@ -10,52 +9,36 @@ use pleach_journal::format::names::segment_name;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::record::{LogRecordKind, RecordHeader};
 use pleach_journal::format::superblock_store::SuperblockStore;
-use pleach_journal::log::{scan_headers, segments};
+use pleach_journal::log::{ScanError, scan_headers, segments, walk_whole_records};
 
-/// Commits that are lost.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LostCommits {
-    /// Known lost commits: numbers have no gaps, so these are all from the first lost one to the newest that a
-    /// superblock or a whole record of the log names.
-    pub numbers: Range<u64>,
-    /// True when later commits may be lost, too: the log was longer than its whole part, or its length is unknown.
-    pub maybe_more: bool,
-}
+use crate::losses::LostCommits;
+use crate::repair::originals::before_repairs;
 
-impl LostCommits {
-    /// True when nothing is lost, as far as the files can tell.
-    pub fn is_none(&self) -> bool {
-        self.numbers.is_empty() && !self.maybe_more
-    }
-}
-
-impl fmt::Display for LostCommits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Range { start, end } = self.numbers;
-        match end.saturating_sub(start) {
-            0 if self.maybe_more => {
-                return write!(
-                    f,
-                    "those from {start} on, if there were any: the files do not tell"
-                );
-            }
-            0 => return f.write_str("none"),
-            1 => write!(f, "{start}")?,
-            _ => write!(f, "{start} to {}", end - 1)?,
-        }
-        if self.maybe_more {
-            f.write_str(", and perhaps later ones, of which the files have no trace")?;
-        }
-        Ok(())
-    }
+/// How far the log went before each repair in place, the last one first, with the folder as it was then.
+pub(super) fn reaches_before_repairs(
+    device: &Disk,
+    (database, size): (u64, u64),
+) -> Result<Vec<(Disk, LogReach)>> {
+    let reach = |(before, end_segment): (Disk, Option<u64>)| {
+        let superblocks = SuperblockStore::open(before.clone(), OpenMode::Read).ok();
+        let own = superblocks.filter(|store| store.newest().database == database);
+        let mut reach = LogReach { end_segment, ..LogReach::new(own.as_ref()) };
+        walk_whole_records::<ScanError>(&before, database, size, LogPos::START, |record| {
+            reach.record(&record.header);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok((before, reach))
+    };
+    before_repairs(device)?.into_iter().map(reach).collect()
 }
 
 /// How far the log of a database went, by its files.
 #[derive(Default)]
 pub(super) struct LogReach {
     /// The newest commit that a superblock or a whole record names.
-    newest: u64,
+    pub(super) newest: u64,
+    /// The incarnation in that commit's record; 0 where a superblock alone names it.
+    pub(super) newest_by: u32,
     /// The last record that was seen ends here, or the one before the replay start of a superblock.
     end: LogPos,
     /// The log was synced below this.
@@ -63,7 +46,9 @@ pub(super) struct LogReach {
     /// Segments had been prepared below this.
     pub(super) prepared_through: LogPos,
     /// The incarnation of the last record: an older record behind it was cut off long ago.
-    incarnation: u32,
+    pub(super) incarnation: u32,
+    /// The log is known to end before this segment.
+    end_segment: Option<u64>,
     /// True when there was a superblock, or a record.
     known: bool,
 }
@@ -89,8 +74,8 @@ impl LogReach {
             return;
         }
         self.incarnation = header.incarnation;
-        if header.kind == LogRecordKind::Commit {
-            self.newest = self.newest.max(header.number);
+        if header.kind == LogRecordKind::Commit && header.number >= self.newest {
+            (self.newest, self.newest_by) = (header.number, header.incarnation);
         }
         self.end = self.end.max(header.end());
         self.durable_through = self.durable_through.max(header.durable_through);
@@ -112,7 +97,8 @@ impl LogReach {
         })?;
         // Behind the last record that was seen, a segment that is missing or cut may have had records. Before it
         // commits are known by their numbers, and retired segments, which wait as spares, have gaps between them.
-        let (first, last) = (end.segment(size), self.prepared_through.get().div_ceil(size));
+        let last = self.prepared_through.get().div_ceil(size);
+        let (first, last) = (end.segment(size), last.min(self.end_segment.unwrap_or(last)));
         let mut there = Vec::new();
         for index in segments(device, size)?.into_iter().filter(|index| *index >= first) {
             let file = device.open(&segment_name(index), OpenMode::Read)?;

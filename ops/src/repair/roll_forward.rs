@@ -26,7 +26,8 @@ use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::format::trie_kind::TrieKind;
 use pleach_journal::log::{log_identity, segments, walk_whole_records};
 
-use crate::repair::lost::{LogReach, LostCommits};
+use crate::losses::LostCommits;
+use crate::repair::lost::{LogReach, reaches_before_repairs};
 use crate::replay;
 
 /// The result of a roll forward. Numbers are those of the damaged database, except `commit`.
@@ -59,6 +60,10 @@ pub struct RollForwardReport {
 /// namespaces are not compared. It ends at the newest commit that follows without a gap, and that may be the first:
 /// where the log does not reach back to the state, a backup of a later commit goes on from there. One that was cut off
 /// is done again with a fresh backup, or goes on where it was with the number `at` that it has come to.
+///
+/// Where a repair in place has cut the log ([`repair`](crate::repair::repair())), it goes on in the originals in the
+/// folder. Where commits were made since, these count, and those of the originals are lost
+/// ([`RollForwardReport::lost`]), as long as they have later numbers.
 ///
 /// # Errors
 /// [`Contradiction::OtherState`] when `db` has another state than that of commit `at`; [`Error::Superblock`] for
@@ -113,21 +118,26 @@ pub fn roll_forward_on(
         changes: BTreeMap::new(),
         error: None,
     };
-    if let Some((database, size)) = log {
-        let first = segments(damaged, size)?.first().copied().unwrap_or(0);
-        let start = LogPos::of_segment(first, size);
-        walk_whole_records(damaged, database, size, start, |record| {
-            forward.record(record).map(ControlFlow::Continue)
-        })?;
+    let mut before = Vec::new();
+    if let Some(log) = log {
+        forward.walk(damaged, log.1)?;
+        for (folder, reach) in reaches_before_repairs(damaged, log)? {
+            before.extend(forward.go_on(&folder, log.1, reach)?.map(|reach| (folder, reach)));
+        }
     }
     db.sync()?;
     let RollForward { done, reach, error, .. } = forward;
+    let log = log.unwrap_or((0, MIN_SEGMENT));
+    let mut lost = reach.lost(damaged, log, done)?;
+    for (folder, reach) in before {
+        lost.add(&reach.lost(&folder, log, done)?);
+    }
     Ok(RollForwardReport {
         from,
         through: done,
         commit: db.commit_number(),
         roots: db.roots(),
-        lost: reach.lost(damaged, log.unwrap_or((0, MIN_SEGMENT)), done)?,
+        lost,
         superblocks,
         error,
     })
@@ -158,6 +168,35 @@ struct RollForward<'a> {
 }
 
 impl RollForward<'_> {
+    /// Makes the commits of a log that follow.
+    fn walk(&mut self, folder: &Disk, size: u64) -> Result<()> {
+        let first = segments(folder, size)?.first().copied().unwrap_or(0);
+        let start = LogPos::of_segment(first, size);
+        walk_whole_records(folder, self.database, size, start, |record| {
+            self.record(record).map(ControlFlow::Continue)
+        })
+    }
+
+    /// Goes on in the log as it was before a repair. Returns how far that went, unless the commits made since go
+    /// further.
+    fn go_on(&mut self, folder: &Disk, size: u64, before: LogReach) -> Result<Option<LogReach>> {
+        if self.reach.newest > before.newest {
+            return Ok(None);
+        }
+        // Commits made since the repair have the numbers of those that it cut off.
+        if self.reach.newest_by > before.incarnation {
+            return Ok(Some(before));
+        }
+        let since = std::mem::replace(&mut self.reach, before);
+        self.incarnation = 0;
+        let walked = self.walk(folder, size);
+        let before = std::mem::replace(&mut self.reach, since);
+        match walked {
+            Err(Error::Corrupt(Contradiction::OtherState { .. })) | Ok(()) => Ok(Some(before)),
+            Err(error) => Err(error),
+        }
+    }
+
     fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
         let RecordHeader { kind, number, incarnation, position, .. } = record.header;
         if incarnation < self.incarnation {

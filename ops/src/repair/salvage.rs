@@ -21,8 +21,9 @@ use pleach_journal::log::{CutReport, ScanError, walk_whole_records};
 
 use crate::error::Result;
 use crate::export::{ExportReport, StreamWriter};
+use crate::losses::LostCommits;
 use crate::opened::{OpenedDatabase, device};
-use crate::repair::lost::{LogReach, LostCommits};
+use crate::repair::lost::{LogReach, reaches_before_repairs};
 
 /// The result of a salvage.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ pub struct SalvageReport {
     pub expected: Roots,
     /// Why the database does not open as it is: its log is damaged, a file is cut or missing.
     pub error: Option<pleach::Error>,
-    /// The commits that are lost with the log.
+    /// The commits that are lost with the log, also those that an earlier repair cut off.
     pub lost_commits: LostCommits,
     /// The log ends in a record that was torn: a commit that was never acknowledged as durable. Rot in the very last
     /// record looks the same.
@@ -78,7 +79,8 @@ pub fn salvage_on(
         },
     };
     let Examination { superblocks, recovered, opening, .. } = examined;
-    let mut lost_commits = LostCommits::default();
+    let behind = recovered.tip.number.saturating_add(1);
+    let mut lost_commits = LostCommits { numbers: behind..behind, maybe_more: false };
     if error.is_some() {
         // The newest superblock counts, though its image may be bad.
         let all = SuperblockStore::open(opened.device.clone(), OpenMode::Read)?;
@@ -92,6 +94,12 @@ pub fn salvage_on(
         lost_commits = reach.lost(&opened.device, log, recovered.tip.number)?;
     }
     let (tip, mut lost) = (&recovered.tip, Vec::new());
+    let log = (superblocks.newest().database, superblocks.newest().geometry.log_segment);
+    for (before, reach) in reaches_before_repairs(&opened.device, log)? {
+        if reach.newest >= tip.number {
+            lost_commits.add(&reach.lost(&before, log, tip.number)?);
+        }
+    }
     let mut roots = Vec::new();
     for (namespace, TrieRoot { kind, node }) in tip.roots.all() {
         let mut folder = RootFolder::new(opened.hasher);
