@@ -126,8 +126,8 @@ pub struct BackupReport {
 /// # Errors
 /// [`ArchiveError::OtherDatabase`], [`ArchiveError::TwoDatabases`], [`ArchiveError::Foreign`],
 /// [`ArchiveError::OtherCommit`] and [`ArchiveError::Ahead`] when the archive is not of this database;
-/// [`ArchiveError::NotVerified`] when what was written reads back otherwise; [`ArchiveError::Store`]; those of reading
-/// the database.
+/// [`ArchiveError::OtherVersion`] when a newer version has written its newest object; [`ArchiveError::NotVerified`] when
+/// what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
 pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<BackupReport> {
     // In this order: another backup may extend the archive meanwhile.
     let listing = archive.list()?;

@@ -156,6 +156,14 @@ pub enum ArchiveError {
         /// The wanted commit, if other objects lead to it.
         without: Option<u64>,
     },
+    /// A newer version has written an object.
+    #[error("{}: {why}", told(object))]
+    OtherVersion {
+        /// Name of the object.
+        object: String,
+        /// The stream's version and those that can be read.
+        why: String,
+    },
     /// An object did not read back as it was written, and was removed.
     #[error("{object} does not read back as it was written: {why}; it was removed, back up again")]
     NotVerified {

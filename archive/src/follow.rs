@@ -18,7 +18,7 @@ use crate::listing::Listing;
 use crate::names::Piece;
 use crate::place::Archive;
 use crate::transfer::{Download, Failure, Progress};
-use crate::verify::{OTHER_PIECE, PieceHeads, damaged, heads, own};
+use crate::verify::{OTHER_PIECE, PieceHeads, damaged, heads, own, unreadable};
 
 /// Changes the options of an open.
 type OptionsHook = Arc<dyn Fn(Options) -> Options + Send + Sync>;
@@ -385,8 +385,8 @@ fn check_full(
         }
         let PieceHeads { database: found, before, after, .. } = match heads(archive, piece, bytes) {
             Ok(heads) => heads,
-            // A damaged head proves nothing here, and is reported when the object is needed.
-            Err(ArchiveError::Damaged { .. }) => continue,
+            // A head that cannot be read proves nothing here, and is reported when the object is needed.
+            Err(ArchiveError::Damaged { .. } | ArchiveError::OtherVersion { .. }) => continue,
             Err(error) => return Err(error),
         };
         own(piece, found, Some(database))?;
@@ -403,9 +403,10 @@ fn of_piece(error: Error, piece: Piece, failure: &Failure) -> ArchiveError {
     let error = failure.or(error);
     match error {
         ArchiveError::Database(Error::Stream(StreamError::Hasher { .. })) => error,
-        ArchiveError::Database(
-            why @ (Error::Stream(_) | Error::Db(pleach::Error::OtherRoot { .. })),
-        ) => damaged(piece, why),
+        ArchiveError::Database(Error::Stream(error)) => unreadable(piece, error),
+        ArchiveError::Database(why @ Error::Db(pleach::Error::OtherRoot { .. })) => {
+            damaged(piece, why)
+        }
         error => error,
     }
 }

@@ -13,7 +13,7 @@ use crate::verify::{heads, own};
 ///
 /// # Errors
 /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Foreign`] or [`ArchiveError::Unnamed`] for a full that would be
-/// kept, and nothing is removed; [`ArchiveError::Store`].
+/// kept, and [`ArchiveError::OtherVersion`] for one of a newer version: nothing is removed; [`ArchiveError::Store`].
 pub fn prune(archive: &Archive, keep_fulls: usize) -> Result<Vec<Piece>> {
     let listing = archive.list()?;
     // A full of another database, or a damaged one, does not count: the pieces that it replaces would be removed.

@@ -53,7 +53,7 @@ pub(crate) fn read_back(
         Piece::Full { .. } => full(from),
         Piece::Changes { .. } => changes(from),
     };
-    let (found, count) = found.map_err(|error| failure.or(damaged(piece, error)))?;
+    let (found, count) = found.map_err(|error| failure.or(unreadable(piece, error)))?;
     if found == piece { Ok(count) } else { Err(damaged(piece, OTHER_PIECE)) }
 }
 
@@ -72,7 +72,7 @@ pub struct Finding {
 /// all commits.
 ///
 /// # Errors
-/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
+/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::OtherVersion`]; [`ArchiveError::Store`].
 pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Finding>> {
     let listing = archive.list()?;
     let mut judged = HeadsCheck { database: listing.database(), ..HeadsCheck::default() };
@@ -86,7 +86,7 @@ pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Findi
 /// The same for the heads of all objects only, which is quick: damage behind a head is not found.
 ///
 /// # Errors
-/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
+/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::OtherVersion`]; [`ArchiveError::Store`].
 pub fn check_heads(archive: &Archive) -> Result<Vec<Finding>> {
     let listing = archive.list()?;
     let mut judged = HeadsCheck { database: listing.database(), ..HeadsCheck::default() };
@@ -180,7 +180,7 @@ pub(crate) fn heads(archive: &Archive, piece: Piece, bytes: u64) -> Result<Piece
 
 fn heads_of(piece: Piece, from: Download) -> Result<PieceHeads> {
     let failure = from.failure();
-    let wrong = |error: StreamError| failure.or(damaged(piece, error));
+    let wrong = |error: StreamError| failure.or(unreadable(piece, error));
     let (found, heads) = match piece {
         Piece::Full { .. } => {
             let reader = StreamReader::new(from).map_err(wrong)?;
@@ -214,6 +214,16 @@ pub(crate) fn of(roots: &Roots) -> Vec<NamespaceRoot> {
         roots.iter().map(|(number, root)| (number, false, root)).chain(plain).collect();
     all.sort_unstable_by_key(|one| one.0);
     all
+}
+
+/// The error of an object whose stream cannot be read: damage, or a newer version's.
+pub(crate) fn unreadable(piece: Piece, error: StreamError) -> ArchiveError {
+    match error {
+        StreamError::Version { .. } => {
+            ArchiveError::OtherVersion { object: piece.name(), why: error.to_string() }
+        }
+        error => damaged(piece, error),
+    }
 }
 
 /// The error of a damaged object, of which nothing else is known.

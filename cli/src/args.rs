@@ -13,7 +13,7 @@ use crate::output;
 const SUPERBLOCK: &str = "super";
 
 /// Exit codes and what they mean.
-const EXIT_CODES: [(u8, &str); 7] = [
+const EXIT_CODES: [(u8, &str); 8] = [
     (0, "fine"),
     (
         1,
@@ -24,6 +24,7 @@ const EXIT_CODES: [(u8, &str); 7] = [
     (4, "it does not open"),
     (5, "damaged data was met"),
     (6, "the system refused"),
+    (7, "another version has made it"),
 ];
 
 const EXAMPLES: &str = "\
@@ -44,7 +45,7 @@ Examples:
 `rollback` and `repair` open the database for writing: where a process has it open, it is in use. All others read
 beside that process.
 Exit codes: 0 fine; 1 findings; 2 arguments that do not fit; 3 the database is in use; 4 it does not open; 5 damaged
-data was met; 6 the system refused.";
+data was met; 6 the system refused; 7 another version has made it.";
 
 /// Looks at the folder of a Pleach state database, checks it, proves keys, exports and imports it.
 #[derive(Debug, Parser)]

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use pleach::{Db, Hasher, Key, Node, Options, Progress, proof};
+use pleach::proof::{self, DecodeError, VerifyError};
+use pleach::{Db, Hasher, Key, Node, Options, Progress};
 use pleach_ops::export::{self, ExportReport, ImportOptions, ImportReport, StreamReader};
 use serde_json::{Value, json};
 
@@ -74,7 +75,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     let hasher = Hasher::of_name(name);
     let hasher = hasher.ok_or_else(|| no_proof(&format!("there is no hasher {name}")))?;
     let proves = proves(hasher, &proof, &root, &key, value.as_deref())
-        .map_err(|text| CliError::new(ErrorKind::Findings, text).after_document());
+        .map_err(|(kind, text)| CliError::new(kind, text).after_document());
     if args.json {
         let error = proves.as_ref().err().map(CliError::document);
         output::json(&json!({
@@ -96,12 +97,22 @@ fn proves(
     root: &Node,
     key: &Key,
     value: Option<&[u8]>,
-) -> core::result::Result<(), String> {
-    let verified = proof::path::verify(hasher, proof, root).map_err(|error| error.to_string())?;
+) -> core::result::Result<(), (ErrorKind, String)> {
+    let verified = proof::path::verify(hasher, proof, root).map_err(|error| match error {
+        VerifyError::Decode(DecodeError::Version(found)) => (
+            ErrorKind::OtherVersion,
+            format!(
+                "another version has made this proof, in encoding {found}: verify it with that version"
+            ),
+        ),
+        error => (ErrorKind::Findings, error.to_string()),
+    })?;
+    let not_proven =
+        |what: &str| Err((ErrorKind::Findings, format!("the proof is valid and {what}")));
     match verified.proves(key, value) {
         Some(true) => Ok(()),
-        Some(false) => Err("the proof is valid and says something else of the key".to_owned()),
-        None => Err("the proof is valid and of another key".to_owned()),
+        Some(false) => not_proven("says something else of the key"),
+        None => not_proven("of another key"),
     }
 }
 
@@ -279,6 +290,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
     let stat = pleach_ops::stat(folder).map_err(CliError::engine(folder))?;
     let Some(to) = &args.to else {
+        stat.superblock.check_features(true).map_err(CliError::engine(folder))?;
         let format = stat.superblock.created_by;
         let text = format!(
             "the database is of format {format}, which this version creates: nothing is to be done\n"

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pleach::Advice;
 use pleach::errors::IoError;
 use pleach::internals::error::Contradiction;
 use pleach_archive::ArchiveError;
@@ -39,6 +40,8 @@ pub(crate) enum ErrorKind {
     Damaged = 5,
     /// The system refused.
     System = 6,
+    /// Another version has made the database, the stream or the proof.
+    OtherVersion = 7,
 }
 
 impl ErrorKind {
@@ -56,6 +59,7 @@ impl ErrorKind {
             Self::DoesNotOpen => "does not open",
             Self::Damaged => "damaged",
             Self::System => "system",
+            Self::OtherVersion => "other version",
         }
     }
 }
@@ -151,6 +155,7 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
     use ArchiveError as E;
     match error {
         E::Database(error) => kind_of(error),
+        E::OtherVersion { .. } => ErrorKind::OtherVersion,
         E::Store { .. } | E::File { .. } | E::Panicked => ErrorKind::System,
         E::Damaged { .. }
         | E::NotVerified { .. }
@@ -166,6 +171,7 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
 pub(crate) fn kind_of(error: &pleach_ops::Error) -> ErrorKind {
     use pleach_ops::Error as E;
     match error {
+        E::Stream(StreamError::Version { .. }) => ErrorKind::OtherVersion,
         E::WouldLose(_) => ErrorKind::Findings,
         E::Db(error) => kind_of_db(error),
         E::Stream(
@@ -179,6 +185,7 @@ pub(crate) fn kind_of(error: &pleach_ops::Error) -> ErrorKind {
 fn kind_of_db(error: &pleach::Error) -> ErrorKind {
     use pleach::Error as E;
     match error {
+        _ if error.advice() == Advice::OtherVersion => ErrorKind::OtherVersion,
         E::Io(IoError::Locked { .. }) => ErrorKind::InUse,
         E::Io(IoError::Linked { .. }) => ErrorKind::Usage,
         E::Page { file: "leaf" | "overflow", .. }

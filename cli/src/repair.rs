@@ -6,7 +6,7 @@ use std::path::Path;
 
 use pleach::scrub::{self, ScrubOptions, ScrubReport};
 use pleach::status::LostHistory;
-use pleach::{BadPage, Db, Key};
+use pleach::{Advice, BadPage, Db, Key};
 use pleach_archive::{Archive, ArchiveError, Follower};
 use pleach_ops::repair::{
     self, LostCommits, RepairLoss, RepairOptions, RepairReport, RollForwardReport, SalvageReport,
@@ -229,11 +229,14 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) ->
     check_new(to)?;
     let archive = Archive::open(archive)?;
     // Where neither superblocks nor log have its id, no commits can be made again.
-    let of = archive.list()?.database();
-    if let (Some(archived), Ok(database)) = (of, pleach_ops::id(folder))
-        && archived != database
-    {
-        return Err(ArchiveError::OtherDatabase { archived, database }.into());
+    match (archive.list()?.database(), pleach_ops::id(folder)) {
+        (Some(archived), Ok(database)) if archived != database => {
+            return Err(ArchiveError::OtherDatabase { archived, database }.into());
+        }
+        (_, Err(error)) if error.advice() == Advice::OtherVersion => {
+            return Err(CliError::engine(folder)(error));
+        }
+        _ => {}
     }
     let (archived, report) = rolled_forward(args, folder, &archive, to)?;
     let RollForwardReport { through, commit, roots, lost, superblocks, error, .. } = &report;

@@ -30,7 +30,7 @@ use pleach::internals::open::pages::{VisitedPage, visit};
 use pleach::internals::open::recovery::RecoveredState;
 use pleach::internals::state::{assemble_value, read_pieces, runs};
 use pleach::status::Opening;
-use pleach::{Error, Progress, Result};
+use pleach::{Advice, Error, Progress, Result};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, OverflowRun};
@@ -113,7 +113,8 @@ impl CheckOptions {
 /// Checks the folder's database.
 ///
 /// # Errors
-/// A folder without a database, or one that is open for writing. Whatever else is wrong is a finding.
+/// A folder without a database, one that is open for writing, or that another version has made. Whatever else is wrong is
+/// a finding.
 pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
     let device = device(path)?;
     let mut report = check_on(device.clone(), options)?;
@@ -147,6 +148,8 @@ pub fn check_on(device: impl Into<Disk>, options: CheckOptions) -> Result<CheckR
             | Error::Creation(CreationError::Marker { .. })
             | Error::Io(IoError::Locked { .. })),
         ) => Err(error),
+        // Whole, as far as this version can tell.
+        Err(error) if error.advice() == Advice::OtherVersion => Err(error),
         Err(error) => Ok(does_not_open(device, &error)),
         checked => checked,
     }
@@ -192,7 +195,7 @@ fn run(opened: &OpenedDatabase, options: CheckOptions) -> Result<CheckReport> {
         },
     };
     if let Err(error) = opened.newest.check_features(true) {
-        checker.report.add(Severity::Fatal, format!("it cannot be opened for writing: {error}"));
+        checker.finding(format!("it cannot be opened for writing: {error}"));
     }
     checker.opening(&examined.opening);
     checker.leaf_pages(&recovered.leaf_pages);

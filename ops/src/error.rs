@@ -61,6 +61,7 @@ impl Error {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Db(error) => error.advice(),
+            Self::Stream(StreamError::Version { .. }) => Advice::OtherVersion,
             Self::Stream(_) | Self::WouldLose(_) => Advice::FixCall,
         }
     }
@@ -84,7 +85,7 @@ pub enum StreamError {
     NoChanges,
     /// A later version has written it.
     #[error(
-        "the stream has version {found}, this software knows {known}: read it with a later version"
+        "a newer version has written this stream: its version is {found}, this one reads up to {known}; read it with that version"
     )]
     Version {
         /// The stream's version.

@@ -6,7 +6,7 @@ use pleach::internals::open::examine::{self, Examination, missing_folder_error};
 use pleach::internals::open::examine_beside;
 use pleach::internals::open::recovery::LogEnd;
 use pleach::internals::options::HistoryLimits;
-use pleach::{Error, Result};
+use pleach::{Advice, Error, Result};
 use pleach_core::Hasher;
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::{Disk, IoError, LockMode, OpenMode};
@@ -100,15 +100,22 @@ pub(crate) fn device(path: &Path) -> Result<Disk> {
 /// The number of the folder's database ([`Db::id`](pleach::Db::id)). Without a usable superblock the log has it.
 ///
 /// # Errors
-/// A folder without a database; two superblocks that cannot be used, and a log without a whole record.
+/// A folder without a database, one of another version; two superblocks that cannot be used, and a log without a whole
+/// record.
 pub fn id(path: &Path) -> Result<u64> {
     let device = device(path)?;
-    let superblocks = SuperblockStore::open(device.clone(), OpenMode::Read);
+    let superblocks = SuperblockStore::open(device.clone(), OpenMode::Read).and_then(|found| {
+        found.newest().check_features(false)?;
+        Ok(found)
+    });
     match superblocks {
         Ok(superblocks) => Ok(superblocks.newest().database),
-        Err(error) => match pleach_journal::log::log_identity(&device)? {
-            Some((database, _)) => Ok(database),
-            None => inspect(&device).and(Err(error.into())),
+        Err(error) => match Error::from(error) {
+            error if error.advice() == Advice::OtherVersion => Err(error),
+            error => match pleach_journal::log::log_identity(&device)? {
+                Some((database, _)) => Ok(database),
+                None => inspect(&device).and(Err(error)),
+            },
         },
     }
 }

@@ -8,9 +8,11 @@ use std::process::{Command, Output, Stdio};
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value as Bytes};
 use pleach_archive::{Archive, BackupOptions, backup};
+use pleach_journal::format::superblock::{FORMAT_VERSION, SLOT_DISTANCE, Superblock};
 use pleach_ops::export::export;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use twox_hash::XxHash3_64;
 
 const PAIRS: u64 = 300;
 
@@ -658,6 +660,126 @@ fn a_history_that_is_given_up_is_no_healing() {
     assert!(said.contains(given_up) && !said.contains("healed"), "{said}");
     assert!(line.contains("older states are given up"), "{line}");
     assert!(told(&["repair", at]).starts_with("nothing was to be repaired"));
+}
+
+/// Changes both superblocks of a folder.
+fn change_superblocks(folder: &Path, change: impl Fn(&mut Superblock)) {
+    let path = folder.join("super");
+    let mut bytes = std::fs::read(&path).expect("read");
+    for slot in 0..2 {
+        let at = usize::try_from(u64::from(slot) * SLOT_DISTANCE).expect("small");
+        let page = &mut bytes[at..at + 4096];
+        let decoded = Superblock::decode((&*page).try_into().expect("a page"), slot);
+        let mut block = decoded.expect("a superblock");
+        change(&mut block);
+        page.copy_from_slice(block.encode(slot).page(0));
+    }
+    std::fs::write(path, bytes).expect("written");
+}
+
+/// A newer format was damage: exit code 4, and the advice to repair.
+#[test]
+fn what_a_newer_version_has_made_is_no_damage() {
+    let papers = folder();
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let archive = place("archive");
+    let (db, root) = database();
+    let at = name(&db);
+    told(&["backup", at, "--to", &archive]);
+    told(&["export", at, "--to", &place("stream")]);
+    std::fs::write(place("proof"), told(&["prove", at, &hex(&key(0)), "--json"])).expect("written");
+    let zeros = hex(&[0; 32]);
+    let new = place("new");
+    let commands: [&[&str]; 19] = [
+        &["stat", at],
+        &["namespaces", at],
+        &["history", at],
+        &["get", at, &zeros],
+        &["dump", at],
+        &["explain", at, &zeros],
+        &["prove", at, &zeros],
+        &["top", at, "--count", "1"],
+        &["check", at],
+        &["scrub", at],
+        &["backup", at, "--to", &archive],
+        &["export", at, "--to", &place("none")],
+        &["upgrade", at],
+        &["upgrade", at, "--to", &new],
+        &["rollback", at, "--at", "0"],
+        &["repair", at],
+        &["repair", at, "--cut"],
+        &["repair", at, "--salvage", &place("salvaged")],
+        &["repair", at, "--from", &archive, "--to", &new],
+    ];
+    let whole = files(db.path());
+    let changes: [fn(&mut Superblock); 2] =
+        [|block| block.format = FORMAT_VERSION + 1, |block| block.incompatible = 1 << 40];
+    for change in changes {
+        change_superblocks(db.path(), change);
+        let newer = files(db.path());
+        for command in commands {
+            let line = refusal(7, command);
+            assert!(line.contains("a newer version has made this database"), "{command:?}: {line}");
+            assert!(line.contains("open it with that version"), "{command:?}: {line}");
+            assert!(!line.contains("pleach repair") && !line.contains("--salvage"), "{line}");
+        }
+        let error = &failing(7, &["check", at, "--json"])["error"];
+        assert_eq!((&error["kind"], &error["code"]), (&"other version".into(), &204.into()));
+        let names = |files: &[(String, Vec<u8>)]| {
+            files.iter().map(|file| file.0.clone()).collect::<Vec<_>>()
+        };
+        let after = files(db.path());
+        assert_eq!(names(&after), names(&newer));
+        assert!(after == newer, "nothing was changed");
+        assert!(!Path::new(&new).exists(), "nothing was made");
+        let old = whole.iter().find(|(name, _)| name == "super").expect("the superblocks");
+        std::fs::write(db.path().join("super"), &old.1).expect("written");
+    }
+    // What forbids writing alone: it can be read, and no command says that all is well.
+    change_superblocks(db.path(), |block| block.read_only_compatible = 1 << 40);
+    assert!(told(&["stat", at]).contains(&root));
+    for command in [&["upgrade", at][..], &["rollback", at, "--at", "0"], &["repair", at]] {
+        let line = refusal(7, command);
+        assert!(line.contains("or for reading alone"), "{line}");
+    }
+    let line = refusal(1, &["check", at]);
+    assert!(!line.contains("repair"), "{line}");
+    // Streams, objects of archives and proofs.
+    let mut stream = std::fs::read(place("stream")).expect("read");
+    let length = u32::from_le_bytes(stream[8..12].try_into().expect("4 bytes")) as usize;
+    let mut summed = stream[..16].to_vec();
+    stream[24..26].copy_from_slice(&99_u16.to_le_bytes());
+    summed.extend(&stream[24..24 + length]);
+    stream[16..24].copy_from_slice(&XxHash3_64::oneshot(&summed).to_le_bytes());
+    std::fs::write(place("newer"), &stream).expect("written");
+    let object =
+        std::fs::read_dir(&archive).expect("read").map(|entry| entry.expect("an entry").path());
+    let object = object.into_iter().find(|path| path.extension().is_some_and(|it| it == "plx"));
+    std::fs::write(object.expect("a full"), &stream).expect("written");
+    let old = whole.iter().find(|(name, _)| name == "super").expect("the superblocks");
+    std::fs::write(db.path().join("super"), &old.1).expect("written");
+    let commands: [&[&str]; 8] = [
+        &["backup", at, "--to", &archive],
+        &["backup", at, "--to", &archive, "--full", "--keep", "1"],
+        &["import", &new, "--from", &place("newer")],
+        &["restore", &archive],
+        &["restore", &archive, "--check"],
+        &["restore", &archive, "--to", &new],
+        &["follow", &archive, "--to", &new, "--once"],
+        &["repair", at, "--from", &archive, "--to", &new],
+    ];
+    for command in commands {
+        let line = refusal(7, command);
+        assert!(line.contains("a newer version has written this stream"), "{command:?}: {line}");
+    }
+    let proof = std::fs::read_to_string(place("proof")).expect("read");
+    let mut document: Value = serde_json::from_str(&proof).expect("a document");
+    let mut bytes = document["proof"].as_str().expect("digits").to_owned();
+    bytes.replace_range(8..10, "63");
+    document["proof"] = bytes.into();
+    std::fs::write(place("proof"), document.to_string()).expect("written");
+    let line = refusal(7, &["verify", &place("proof"), "--root", &root]);
+    assert!(line.contains("another version has made this proof"), "{line}");
 }
 
 /// A copy made of hard links opened, and its first commit damaged the original.

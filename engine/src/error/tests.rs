@@ -119,7 +119,7 @@ fn advice_and_text_say_the_same() {
         (Error::FlushNumbers, Advice::Reopen, "close it and open it again"),
         (full().to_poisoned(), Advice::Reopen, "close it and open it again"),
         (full().to_in_doubt(), Advice::Reopen, "open it again and look"),
-        (newer.into(), Advice::OtherVersion, "format version 9"),
+        (newer.into(), Advice::OtherVersion, "its format is 9"),
         (
             SuperblockError::Damaged { first, second }.into(),
             Advice::Restore,

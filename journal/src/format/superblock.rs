@@ -210,7 +210,7 @@ pub enum SuperblockError {
     },
     /// A later version has written here.
     #[error(
-        "the database has format version {found}, this software knows {FORMAT_VERSION}: open it with the version that it belongs to"
+        "a newer version has made this database: its format is {found}, this one reads {OLDEST} to {FORMAT_VERSION}; open it with that version"
     )]
     NewerVersion {
         /// Its version.
@@ -237,8 +237,9 @@ pub enum SuperblockError {
     Contradiction,
     /// The database uses features that this software does not know.
     #[error(
-        "the database has features that this software does not know (incompatible {incompatible:#x}, read-only \
-         compatible {read_only:#x}): open it with the version that it belongs to"
+        "a newer version has made this database, with features that this one does not know (incompatible {incompatible:#x}, \
+         read-only compatible {read_only:#x}): open it with that version{}",
+        if *incompatible == 0 { ", or for reading alone" } else { "" }
     )]
     Features {
         /// Unknown bits that forbid any use.

@@ -13,7 +13,7 @@ use pleach::internals::error::Contradiction;
 use pleach::internals::history::{root_after, root_before};
 use pleach::internals::roots::TrieRoot;
 use pleach::internals::state::{assemble_value, read_pieces, stored};
-use pleach::{Access, Db, Error, Result, Roots};
+use pleach::{Access, Advice, Db, Error, Result, Roots};
 use pleach_beatree::Stored;
 use pleach_core::Key;
 use pleach_io::{Disk, LockMode, OpenMode};
@@ -21,7 +21,6 @@ use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use pleach_journal::format::names::OVERFLOW_FILE;
 use pleach_journal::format::position::{LogPos, MIN_SEGMENT};
 use pleach_journal::format::record::{LogRecordKind, RecordHeader, RecordView};
-use pleach_journal::format::superblock::SuperblockError;
 use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::format::trie_kind::TrieKind;
 use pleach_journal::log::{log_identity, segments, walk_whole_records};
@@ -85,6 +84,10 @@ pub fn roll_forward_on(
     let damaged = &damaged.into();
     let _lock = damaged.lock(LockMode::Shared)?;
     let superblocks = SuperblockStore::open(damaged.clone(), OpenMode::Read);
+    let superblocks = superblocks.and_then(|found| {
+        found.newest().check_features(false)?;
+        Ok(found)
+    });
     let reach = LogReach::new(superblocks.as_ref().ok());
     let (log, superblocks) = match superblocks {
         Ok(superblocks) => {
@@ -94,10 +97,10 @@ pub fn roll_forward_on(
             found.ok_or_else(|| Error::wrong_hasher(own, &newest.hasher))?;
             (Some((newest.database, newest.geometry.log_segment)), None)
         }
-        Err(
-            error @ (SuperblockError::NewerVersion { .. } | SuperblockError::OlderVersion { .. }),
-        ) => return Err(error.into()),
-        Err(error) => (log_identity(damaged)?, Some(error.into())),
+        Err(error) => match Error::from(error) {
+            error if error.advice() == Advice::OtherVersion => return Err(error),
+            error => (log_identity(damaged)?, Some(error)),
+        },
     };
     let from = at.unwrap_or_else(|| db.commit_number());
     let said = |number| Ok((number, db.commit_at(number)?.roots));
