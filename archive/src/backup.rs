@@ -14,6 +14,8 @@ use crate::verify::{damaged, heads, of, own, read_back};
 
 /// Bytes of a part of an upload: 10,000 of them, which is what stores take, are 320 GB.
 const PART: usize = 32 << 20;
+/// Attempts of a backup whose objects are removed meanwhile.
+const TRIES: u32 = 8;
 
 /// Options of [`backup`].
 #[derive(Clone)]
@@ -129,6 +131,17 @@ pub struct BackupReport {
 /// [`ArchiveError::OtherVersion`] when a newer version has written its newest object; [`ArchiveError::NotVerified`] when
 /// what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
 pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<BackupReport> {
+    let mut tries = 1;
+    loop {
+        match attempt(archive, db, options) {
+            // Another backup has written a full since the archive was listed, and removed what was before it.
+            Err(error) if error.is_gone() && tries < TRIES => tries += 1,
+            done => return done,
+        }
+    }
+}
+
+fn attempt(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<BackupReport> {
     // In this order: another backup may extend the archive meanwhile.
     let listing = archive.list()?;
     db.refresh()?;

@@ -236,6 +236,13 @@ pub enum ArchiveError {
     Cursor(String),
 }
 
+impl ArchiveError {
+    /// True when an object is not there: another process may have removed it since it was listed.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self, Self::Store { cause: object_store::Error::NotFound { .. }, .. })
+    }
+}
+
 /// Pieces that are missing in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {

@@ -155,10 +155,13 @@ impl Archive {
         self.run(name, async move { store.put(&path, bytes.into()).await }).map(drop)
     }
 
-    /// Removes an object.
+    /// Removes an object. What is gone counts as removed: stores of objects say so, and a folder does not.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         let (store, path) = self.object(name);
-        self.run(name, async move { store.delete(&path).await })
+        match self.run(name, async move { store.delete(&path).await }) {
+            Err(error) if error.is_gone() => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Begins to write an object.

@@ -8,7 +8,7 @@ use crate::place::Archive;
 use crate::verify::{heads, own};
 
 /// Removes the pieces of commits before the oldest of the newest `keep_fulls` fulls whose heads can be read (1 at
-/// least), unless a later commit that can be restored needs them, and gives what was removed. Later pieces all stay,
+/// least), unless a later commit that can be restored needs them, and gives what was removed, by this call or by another one at the same time. Later pieces all stay,
 /// those behind a gap, too. An archive of fewer fulls stays as it is. When it is cut off it is done again.
 ///
 /// # Errors
@@ -23,6 +23,8 @@ pub fn prune(archive: &Archive, keep_fulls: usize) -> Result<Vec<Piece>> {
         match heads(archive, full, listing.bytes(full).unwrap_or_default()) {
             Ok(heads) => own(full, heads.database, listing.database()).map(drop)?,
             Err(ArchiveError::Damaged { .. }) => continue,
+            // Another prune has removed it.
+            Err(error) if error.is_gone() => continue,
             Err(error) => return Err(error),
         }
         whole += 1;

@@ -32,15 +32,31 @@ struct Fails {
     left: Arc<AtomicI64>,
     after: bool,
     changes: bool,
+    /// Runs before that call, which does not fail then.
+    beside: Option<Beside>,
+}
+
+/// What another process does meanwhile.
+#[derive(Clone)]
+struct Beside(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Beside").finish_non_exhaustive()
+    }
 }
 
 impl Fails {
     fn new(left: i64, after: bool) -> Self {
-        Self { left: Arc::new(AtomicI64::new(left)), after, changes: false }
+        Self { left: Arc::new(AtomicI64::new(left)), after, changes: false, beside: None }
     }
 
     async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let fails = self.left.fetch_sub(1, Ordering::Relaxed) == 0;
+        if let Some(Beside(other)) = self.beside.as_ref().filter(|_| fails) {
+            other();
+            return call.await;
+        }
         let error = || object_store::Error::Generic { store: "test", source: "cut off".into() };
         if fails && !self.after {
             return Err(error());
@@ -238,6 +254,84 @@ fn a_prune_that_is_cut_off_leaves_no_gap() {
         before = names(&folder);
     }
     assert!(cut_off > 1, "in the middle of what it removes: {cut_off}");
+}
+
+/// An archive of a folder before whose call number `left` another process does something.
+fn meanwhile(
+    folder: &FilePath,
+    left: i64,
+    other: impl Fn() + Send + Sync + 'static,
+) -> (Archive, Fails) {
+    let fails = Fails { beside: Some(Beside(Arc::new(other))), ..Fails::new(left, false) };
+    let store = Arc::new(Failing { store: store(folder), fails: fails.clone() });
+    (Archive::with_store(store, "").expect("an archive"), fails)
+}
+
+/// Of three `pleach backup --full --keep 1` at once two ended with "not found": a folder says it of what another has
+/// removed, and a store of objects does not.
+#[test]
+fn what_another_prune_has_removed_counts_as_removed() {
+    let mut world = World::new(18, 50);
+    let folder = world.folder.path().join("archive");
+    let mut rounds = 0;
+    for left in 0.. {
+        assert!(left < 100, "a prune has few calls");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).expect("removed");
+        }
+        let archive = world.archive();
+        for full in [true, false, true, true] {
+            world.commit_pairs();
+            backup(&archive, &world.db, &BackupOptions::new().full(full)).expect("backed up");
+        }
+        let newest = world.db.commit_number();
+        let (pruned, fails) = meanwhile(&folder, left, {
+            let archive = archive.clone();
+            move || drop(prune(&archive, 1).expect("pruned"))
+        });
+        let removed = prune(&pruned, 1).expect("what is gone is removed");
+        let listing = archive.list().expect("listed");
+        assert!(listing.restorable().eq([newest]), "{left}: {listing:?}");
+        rounds += usize::from(!removed.is_empty());
+        if !fails.has_failed() {
+            break;
+        }
+    }
+    assert!(rounds > 6, "{rounds}");
+}
+
+/// The sibling: a backup that has listed the archive, and whose object to build on another one replaces and removes.
+#[test]
+fn a_backup_whose_objects_another_one_removes_lists_again() {
+    let mut world = World::new(19, 50);
+    let folder = world.folder.path().join("archive");
+    let archive = world.archive();
+    let mut written = [0, 0];
+    for left in 0.. {
+        assert!(left < 100, "a backup has few calls");
+        world.commit_pairs();
+        backup(&archive, &world.db, &BackupOptions::new().full(left == 0)).expect("backed up");
+        world.commit_pairs();
+        let newest = world.db.commit_number();
+        let (backed_up, fails) = meanwhile(&folder, left, {
+            let (archive, db) = (archive.clone(), world.db.clone());
+            move || {
+                backup(&archive, &db, &BackupOptions::new().full(true)).expect("backed up");
+                prune(&archive, 1).expect("pruned");
+            }
+        });
+        let report = backup(&backed_up, &world.db, &BackupOptions::new()).expect("backed up");
+        assert_eq!(
+            (report.commit, archive.list().expect("listed").newest()),
+            (newest, Some(newest))
+        );
+        written[usize::from(report.written.is_empty())] += 1;
+        world.restore_and_compare(&archive, newest);
+        if !fails.has_failed() {
+            break;
+        }
+    }
+    assert!(written.iter().all(|count| *count > 0), "{written:?}");
 }
 
 /// A store that takes something else than it was given: the object does not stay.
