@@ -7,7 +7,7 @@ use pleach_ops::export::{StreamError, export, export_changes};
 
 use crate::error::{ArchiveError, Result};
 use crate::listing::Listing;
-use crate::names::{Piece, owner_name};
+use crate::names::Piece;
 use crate::place::Archive;
 use crate::transfer::{Progress, Upload};
 use crate::verify::{damaged, heads, of, own, read_back};
@@ -128,6 +128,7 @@ pub struct BackupReport {
 /// # Errors
 /// [`ArchiveError::OtherDatabase`], [`ArchiveError::TwoDatabases`], [`ArchiveError::Foreign`],
 /// [`ArchiveError::OtherCommit`] and [`ArchiveError::Ahead`] when the archive is not of this database;
+/// [`ArchiveError::Lost`] and [`ArchiveError::Older`] when what this value has seen in the archive is not there any more;
 /// [`ArchiveError::OtherVersion`] when a newer version has written its newest object; [`ArchiveError::NotVerified`] when
 /// what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
 pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<BackupReport> {
@@ -153,8 +154,8 @@ fn attempt(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<Backup
         return Err(ArchiveError::Ahead { archived, newest: commit });
     }
     let report = BackupReport { commit, written: Vec::new(), bytes: 0, records: 0, full: None };
-    let owner = listing.database().is_none().then_some(database);
-    let mut backup = Backup { archive, options, owner, report };
+    let is_new = listing.database().is_none();
+    let mut backup = Backup { archive, options, database, is_new, report };
     let asked = options.full.then_some(FullReason::Asked);
     let mut is_there = listing.bytes(Piece::Full { commit }).is_some();
     let reason = match listing.newest() {
@@ -179,6 +180,7 @@ fn attempt(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<Backup
         backup.full(&newest)?;
         backup.report.full = Some(reason);
     }
+    archive.saw(Some(database), commit);
     Ok(backup.report)
 }
 
@@ -196,8 +198,9 @@ fn is_too_old(error: &ArchiveError) -> bool {
 struct Backup<'a> {
     archive: &'a Archive,
     options: &'a BackupOptions,
-    /// The database, where the archive does not name it yet.
-    owner: Option<u64>,
+    database: u64,
+    /// True where the archive does not name the database yet.
+    is_new: bool,
     report: BackupReport,
 }
 
@@ -209,7 +212,7 @@ impl Backup<'_> {
         let Some(piece) = way.and_then(|way| way.last().copied()) else { return Ok(()) };
         let bytes = listing.bytes(piece).unwrap_or_default();
         let heads = heads(self.archive, piece, bytes)?;
-        own(piece, heads.database, Some(db.id()?))?;
+        own(piece, heads.database, Some(self.database))?;
         let there = match db.commit_at(archived) {
             Ok(there) => there,
             Err(Error::SnapshotTooOld { .. } | Error::HistoryLost { .. }) => return Ok(()),
@@ -262,11 +265,10 @@ impl Backup<'_> {
         piece: Piece,
         stream: impl FnOnce(&mut Upload<'_>) -> pleach_ops::Result<(u64, u64)>,
     ) -> Result<()> {
-        if let Some(database) = self.owner {
-            let text = format!("This is an archive of the Pleach database {database:016x}.\n");
-            self.archive.put(&owner_name(database), text.into_bytes())?;
-            self.owner = None;
+        if std::mem::take(&mut self.is_new) {
+            self.archive.put_owner(self.database)?;
         }
+        self.archive.require_owner(self.database)?;
         let progress = || self.options.progress.clone();
         let mut upload = Upload::new(self.archive, piece.name(), self.options.part, progress())?;
         let failure = upload.failure();

@@ -28,6 +28,33 @@ pub enum ArchiveError {
         /// What the store said.
         cause: object_store::Error,
     },
+    /// The object `database-<id>` that was in the archive is not there any more. When it is back, the next call goes on.
+    #[error(
+        "{place} has no database-{database:016x} any more{}: look whether its disk is mounted and its bucket the same",
+        found.map_or_else(String::new, |found| format!(", but database-{found:016x}"))
+    )]
+    Lost {
+        /// The place of the archive.
+        place: String,
+        /// Number of the database ([`Db::id`](pleach::Db::id)).
+        database: u64,
+        /// Number of the database that is archived there now.
+        found: Option<u64>,
+    },
+    /// The archive ends before a commit that it had: an older copy of it is in its place.
+    #[error(
+        "{place} ends at commit {}, and had {commit}: look whether it is an older copy; if commits were removed on purpose, open \
+         the archive again, and restore what has followed it into a new folder",
+        newest.map_or("none".to_owned(), |newest| newest.to_string())
+    )]
+    Older {
+        /// The place of the archive.
+        place: String,
+        /// The newest commit that an object leads to.
+        newest: Option<u64>,
+        /// A commit that was there.
+        commit: u64,
+    },
     /// A file beside the database could not be read or written.
     #[error("{path}: {cause}")]
     File {

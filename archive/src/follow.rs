@@ -187,8 +187,9 @@ impl Follower {
     pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
         let listing = archive.list()?;
         let cursor = FollowCursor::read(folder)?;
-        if let Some(cursor) = cursor {
-            listing.refuse_other(cursor.database)?;
+        if let Some(FollowCursor { database, at, .. }) = cursor {
+            archive.compare(&listing, Some(database), at.unwrap_or(0))?;
+            archive.saw(Some(database), at.unwrap_or(0));
         }
         let full = match cursor {
             Some(FollowCursor { at: Some(_), .. }) => None,
@@ -342,6 +343,7 @@ impl Follower {
     /// Notes that the database is at the commit of a piece. Whatever the durability, the cursor is never ahead.
     fn arrive(&self, piece: Piece) -> Result<()> {
         self.db.sync()?;
+        self.archive.saw(None, piece.to());
         self.write_cursor(Some(piece.to()), None, self.db.commit_number())
     }
 

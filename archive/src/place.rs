@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -12,6 +12,7 @@ use url::Url;
 
 use crate::error::{ArchiveError, Result};
 use crate::listing::Listing;
+use crate::names::owner_name;
 use crate::tasks::{StartedTask, Tasks};
 
 /// Environment variables with these prefixes are given to the object store's client.
@@ -28,7 +29,18 @@ struct ArchiveInner {
     prefix: Path,
     /// The archive's place, as it was given.
     place: String,
+    /// The folder, where the archive is one: the store would make it again.
+    folder: Option<PathBuf>,
+    seen: Mutex<Seen>,
     tasks: Tasks,
+}
+
+/// What this process has found in the archive, or has put there: a disk may be unmounted, a bucket be emptied.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    database: Option<u64>,
+    /// The newest commit that a backup has left there, or that a follower is at.
+    commit: u64,
 }
 
 /// Makes a folder and the missing ones above it, and their names durable: objects are durable once they are named.
@@ -72,7 +84,7 @@ impl Archive {
         });
         let (store, prefix) =
             parse_url_opts(&url, variables).map_err(|error| bad_place(place, error))?;
-        Self::at(store.into(), prefix, place)
+        Self::at(store.into(), prefix, place, None)
     }
 
     /// Like [`Self::open`], and makes a missing folder, for writing.
@@ -107,7 +119,7 @@ impl Archive {
     /// [`ArchiveError::File`] when no thread can be started.
     pub fn with_store(store: Arc<dyn ObjectStore>, prefix: &str) -> Result<Self> {
         let place = store.to_string();
-        Self::at(store, Path::from(prefix), &place)
+        Self::at(store, Path::from(prefix), &place, None)
     }
 
     fn folder(folder: &FilePath, place: &str) -> Result<Self> {
@@ -121,13 +133,19 @@ impl Archive {
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| bad_place(place, error))?
             .with_fsync(true);
-        Self::at(Arc::new(store), Path::default(), place)
+        Self::at(Arc::new(store), Path::default(), place, Some(folder.to_owned()))
     }
 
-    fn at(store: Arc<dyn ObjectStore>, prefix: Path, place: &str) -> Result<Self> {
+    fn at(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        place: &str,
+        folder: Option<PathBuf>,
+    ) -> Result<Self> {
         let failed = |cause| ArchiveError::File { path: place.to_owned(), cause };
         let (tasks, place) = (Tasks::new().map_err(failed)?, place.to_owned());
-        Ok(Self(Arc::new(ArchiveInner { store, prefix, place, tasks })))
+        let seen = Mutex::default();
+        Ok(Self(Arc::new(ArchiveInner { store, prefix, place, folder, seen, tasks })))
     }
 
     /// The place, as it was given.
@@ -135,10 +153,11 @@ impl Archive {
         &self.0.place
     }
 
-    /// The contents of the archive.
+    /// The contents of the archive. What this value or a clone of it has found there before must be there still.
     ///
     /// # Errors
-    /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
+    /// [`ArchiveError::Lost`], [`ArchiveError::Older`], [`ArchiveError::NoFolder`]; [`ArchiveError::TwoDatabases`];
+    /// [`ArchiveError::Store`].
     pub fn list(&self) -> Result<Listing> {
         let (store, prefix) = (Arc::clone(&self.0.store), self.0.prefix.clone());
         let list = async move { store.list_with_delimiter(Some(&prefix)).await };
@@ -146,13 +165,68 @@ impl Archive {
         let named = |object: object_store::ObjectMeta| {
             Some((object.location.filename()?.to_owned(), object.size))
         };
-        Listing::new(found.objects.into_iter().filter_map(named))
+        let listing = Listing::new(found.objects.into_iter().filter_map(named))?;
+        let Seen { database, commit } = *self.seen();
+        self.compare(&listing, database, commit)?;
+        self.require_folder()?;
+        self.saw(listing.database(), 0);
+        Ok(listing)
     }
 
-    /// Writes a small object.
-    pub(crate) fn put(&self, name: &str, bytes: Vec<u8>) -> Result<()> {
-        let (store, path) = self.object(name);
-        self.run(name, async move { store.put(&path, bytes.into()).await }).map(drop)
+    /// Refuses a listing that lacks a database, or that ends before a commit, which both were there.
+    pub(crate) fn compare(
+        &self,
+        listing: &Listing,
+        database: Option<u64>,
+        commit: u64,
+    ) -> Result<()> {
+        let (place, found) = (|| self.place().to_owned(), listing.database());
+        if let Some(database) = database.filter(|database| found != Some(*database)) {
+            return Err(ArchiveError::Lost { place: place(), database, found });
+        }
+        let newest = listing.last();
+        if newest.unwrap_or(0) < commit {
+            return Err(ArchiveError::Older { place: place(), newest, commit });
+        }
+        Ok(())
+    }
+
+    /// Notes that the archive names this database, and has this commit or a later one.
+    pub(crate) fn saw(&self, database: Option<u64>, commit: u64) {
+        let mut seen = self.seen();
+        *seen = Seen { database: database.or(seen.database), commit: seen.commit.max(commit) };
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn require_folder(&self) -> Result<()> {
+        match self.0.folder.as_ref().filter(|folder| !folder.is_dir()) {
+            Some(_) => Err(ArchiveError::NoFolder(self.place().to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Names the archive's database, which it has none of yet.
+    pub(crate) fn put_owner(&self, database: u64) -> Result<()> {
+        self.require_folder()?;
+        let (store, path) = self.object(&owner_name(database));
+        let text = format!("This is an archive of the Pleach database {database:016x}.\n");
+        self.run(&owner_name(database), async move { store.put(&path, text.into()).await })?;
+        self.saw(Some(database), 0);
+        Ok(())
+    }
+
+    /// Refuses to write where the archive's database is not named any more: a backup lists once and may write much later.
+    pub(crate) fn require_owner(&self, database: u64) -> Result<()> {
+        match self.read(&owner_name(database), 0..1).wait()? {
+            Err(object_store::Error::NotFound { .. }) => {
+                let place = self.place().to_owned();
+                Err(ArchiveError::Lost { place, database, found: None })
+            }
+            read => read.map(drop).map_err(failed(&owner_name(database))),
+        }
     }
 
     /// Removes an object. What is gone counts as removed: stores of objects say so, and a folder does not.

@@ -156,7 +156,9 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
     match error {
         E::Database(error) => kind_of(error),
         E::OtherVersion { .. } => ErrorKind::OtherVersion,
-        E::Store { .. } | E::File { .. } | E::Panicked => ErrorKind::System,
+        E::Store { .. } | E::File { .. } | E::Lost { .. } | E::Older { .. } | E::Panicked => {
+            ErrorKind::System
+        }
         E::Damaged { .. }
         | E::NotVerified { .. }
         | E::Contradiction { .. }

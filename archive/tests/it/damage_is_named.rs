@@ -293,7 +293,7 @@ fn a_follower_takes_no_changes_of_another_database() {
     drop(follower);
     // Nor does it follow the other's archive.
     let refused = Follower::open(&foreign, &copy, &options()).expect_err("another");
-    assert!(matches!(refused, ArchiveError::OtherDatabase { .. }), "{refused}");
+    assert!(matches!(refused, ArchiveError::Lost { found: Some(_), .. }), "{refused}");
     std::fs::write(own.join(name), good).expect("written");
     let mut follower = Follower::open(&archive, &copy, &options()).expect("opened");
     assert_eq!(follower.step().expect("its own"), Some(changes(1)));

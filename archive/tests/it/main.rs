@@ -8,3 +8,4 @@ mod every_archived_commit_is_restored;
 mod places_are_opened_or_refused;
 mod the_golden_archive_is_read;
 mod what_is_cut_off_goes_on;
+mod what_was_seen_is_missed;

@@ -1,6 +1,7 @@
 //! `pleach` as a user runs it: results, one-line errors, an exit code for each kind.
 
 use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -1139,6 +1140,52 @@ fn objects_of_another_database_are_named() {
         let line = refusal(5, arguments);
         assert!(line.contains("both database-"), "{line}");
     }
+}
+
+/// An unmounted disk leaves an empty folder. A service wrote a full of the whole state there, or made the folder again, and
+/// said nothing; nor did a follower.
+#[test]
+fn a_service_whose_archive_goes_away_ends_with_an_error() {
+    let (db, _) = database();
+    let papers = folder();
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let (archive, copy, away) = (place("archive"), place("copy"), place("away"));
+    let services = [
+        vec!["backup", name(&db), "--to", &archive, "--every", "1"],
+        vec!["follow", &archive, "--to", &copy, "--every", "1"],
+    ];
+    told(&["backup", name(&db), "--to", &archive]);
+    for arguments in services {
+        for empty in [true, false] {
+            let mut service = Command::new(env!("CARGO_BIN_EXE_pleach"))
+                .args(&arguments)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the binary starts");
+            let mut first = String::new();
+            let mut out = BufReader::new(service.stdout.take().expect("its output"));
+            out.read_line(&mut first).expect("a line");
+            assert!(!first.is_empty(), "{arguments:?}");
+            std::fs::rename(&archive, &away).expect("moved");
+            if empty {
+                std::fs::create_dir(&archive).expect("made");
+            }
+            let ended = service.wait_with_output().expect("it ends");
+            let err = text(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(6), "{arguments:?}\n{err}");
+            assert!(err.contains("has no database-") && err.contains(&archive), "{err}");
+            assert_eq!(Path::new(&archive).exists(), empty, "{arguments:?} makes no folder");
+            if empty {
+                std::fs::remove_dir(&archive).expect("nothing is written into it");
+            }
+            std::fs::rename(&away, &archive).expect("moved back");
+        }
+    }
+    std::fs::create_dir(&away).expect("made");
+    let line = refusal(6, &["follow", &away, "--to", &copy, "--once"]);
+    assert!(line.contains("has no database-"), "{line}");
+    told(&["follow", &archive, "--to", &copy, "--once"]);
 }
 
 #[test]
