@@ -52,20 +52,14 @@ impl Phase {
         Self::Settle,
     ];
 
+    /// The names, in the same order.
+    const NAMES: [&str; 10] = [
+        "sort", "fold", "root", "witness", "prepare", "record", "log", "apply", "publish", "settle",
+    ];
+
     /// The phase's name, in lower case.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Sort => "sort",
-            Self::Fold => "fold",
-            Self::Root => "root",
-            Self::Witness => "witness",
-            Self::Prepare => "prepare",
-            Self::Record => "record",
-            Self::Log => "log",
-            Self::Apply => "apply",
-            Self::Publish => "publish",
-            Self::Settle => "settle",
-        }
+        Self::NAMES[self as usize]
     }
 
     fn sum(self, counters: &Counters) -> &AtomicU64 {
@@ -193,6 +187,7 @@ mod tests {
     fn each_phase_has_a_name_and_a_sum() {
         let (timings, counters) = timings();
         for phase in Phase::ALL {
+            assert_eq!(phase.name(), format!("{phase:?}").to_lowercase());
             assert!(
                 Phase::ALL.iter().all(|other| (other.name() == phase.name()) == (*other == phase))
             );
