@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pleach::{Db, Hasher, Options, Roots};
-use pleach_ops::Error;
 use pleach_ops::export::{
     ChangeReader, ImportOptions, StreamError, StreamReader, apply_changes, import,
 };
+use pleach_ops::{Error, finish, open_unfinished};
 
 use crate::cursor::FollowCursor;
 use crate::error::{ArchiveError, Result};
@@ -31,6 +31,7 @@ pub struct RestoreOptions {
     import: ImportOptions,
     with: Option<OptionsHook>,
     progress: Option<Progress>,
+    unfinished: bool,
 }
 
 impl fmt::Debug for RestoreOptions {
@@ -86,6 +87,14 @@ impl RestoreOptions {
         self
     }
 
+    /// Whether a database that the follower creates stays unfinished ([`pleach_ops::open_unfinished`]) where the archive
+    /// ends, for a caller that goes on from there and then calls [`pleach_ops::finish`] (default: false).
+    #[must_use]
+    pub fn unfinished(mut self, unfinished: bool) -> Self {
+        self.unfinished = unfinished;
+        self
+    }
+
     /// The hasher of an archive with this number.
     fn hasher_of(&self, number: u8) -> Result<Hasher> {
         let own = Hasher::of_id(number);
@@ -102,7 +111,7 @@ impl RestoreOptions {
         if let Some(with) = &self.with {
             options = with(options);
         }
-        Ok(Db::open(options)?)
+        Ok(open_unfinished(options)?)
     }
 }
 
@@ -122,7 +131,8 @@ pub struct RestoreReport {
 }
 
 /// Restores an archived commit into a folder, which is missing, empty, or has what a restore has left that was cut off:
-/// then it goes on. Every piece is verified by its checksums and roots. The database is closed when this returns.
+/// then it goes on; until it is whole, nothing else opens it ([`pleach_ops::open_unfinished`]). Every piece is verified by
+/// its checksums and roots. The database is closed when this returns.
 ///
 /// # Errors
 /// As [`Follower::open`] and [`Follower::step`].
@@ -133,7 +143,7 @@ pub fn restore(
 ) -> Result<RestoreReport> {
     let listing = archive.list()?;
     let goal = goal(archive, &listing, options.commit)?;
-    let options = options.clone().commit(Some(goal));
+    let options = options.clone().commit(Some(goal)).unfinished(true);
     let mut follower = Follower::open(archive, folder, &options)?;
     let mut applied: Vec<Piece> = follower.imported.into_iter().collect();
     while let Some(piece) = follower.step()? {
@@ -142,6 +152,7 @@ pub fn restore(
     let Follower { db, .. } = follower;
     let (commit, roots) = (db.commit_number(), db.roots());
     db.close()?;
+    finish(folder)?;
     Ok(RestoreReport { archived_commit: goal, commit, roots, applied })
 }
 
@@ -176,7 +187,8 @@ impl fmt::Debug for Follower {
 
 impl Follower {
     /// Opens a folder that was restored from the archive, or imports a full into one that is missing or empty: the
-    /// newest from which there is a way to the wanted commit. An import that was cut off goes on.
+    /// newest from which there is a way to the wanted commit. An import that was cut off goes on; until it is whole,
+    /// nothing else opens the folder ([`pleach_ops::open_unfinished`]).
     ///
     /// # Errors
     /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::Hasher`];
@@ -239,6 +251,8 @@ impl Follower {
             follower.write_cursor(None, Some(full.to()), 0)?;
             follower.apply(full)?;
             follower.arrive(full)?;
+        } else if follower.cut_off.is_none() {
+            follower.finish()?;
         }
         Ok(follower)
     }
@@ -344,7 +358,16 @@ impl Follower {
     fn arrive(&self, piece: Piece) -> Result<()> {
         self.db.sync()?;
         self.archive.saw(None, piece.to());
-        self.write_cursor(Some(piece.to()), None, self.db.commit_number())
+        self.write_cursor(Some(piece.to()), None, self.db.commit_number())?;
+        self.finish()
+    }
+
+    /// At an archived commit the database is whole, unless the caller wants another one.
+    fn finish(&self) -> Result<()> {
+        if !self.options.unfinished {
+            finish(&self.folder)?;
+        }
+        Ok(())
     }
 
     fn write_cursor(&self, at: Option<u64>, next: Option<u64>, commit: u64) -> Result<()> {

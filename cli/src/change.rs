@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 use pleach::proof::{self, DecodeError, VerifyError};
 use pleach::{Db, Hasher, Key, Node, Options, Progress};
 use pleach_ops::export::{self, ExportReport, ImportOptions, ImportReport, StreamReader};
+use pleach_ops::{finish, open_unfinished};
 use serde_json::{Value, json};
 
 use crate::args::{
@@ -185,14 +186,16 @@ pub(crate) fn write_file<T>(
     let unfinished = path.with_file_name(unfinished);
     let file = File::create(&unfinished).map_err(CliError::file(path))?;
     let mut file = BufWriter::with_capacity(1 << 20, file);
-    let written = write(&mut file).inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    file.flush()
-        .and_then(|()| file.get_ref().sync_all())
-        .and_then(|()| std::fs::rename(&unfinished, path))
-        .and_then(|()| File::open(parent.unwrap_or(Path::new(".")))?.sync_all())
-        .map_err(CliError::file(path))?;
-    Ok(written)
+    let whole = write(&mut file).and_then(|written| {
+        file.flush()
+            .and_then(|()| file.get_ref().sync_all())
+            .and_then(|()| std::fs::rename(&unfinished, path))
+            .and_then(|()| File::open(parent.unwrap_or(Path::new(".")))?.sync_all())
+            .map_err(CliError::file(path))?;
+        Ok(written)
+    });
+    whole.inspect_err(|_| drop(std::fs::remove_file(&unfinished)))
 }
 
 /// Refuses a folder for a new database that cannot be one.
@@ -221,9 +224,10 @@ fn import_into(
     let options = Options::new(folder).create(true).cache_mib((memory_mib / 2).max(64));
     let how = ImportOptions::new().memory_mib((memory_mib / 2).max(1)).progress(progress);
     let import = || {
-        let db = Db::open(options.hasher(hasher))?;
+        let db = open_unfinished(options.hasher(hasher))?;
         let report = export::import(&db, from, &how)?;
         db.close()?;
+        finish(folder)?;
         Ok::<_, pleach_ops::Error>(report)
     };
     import().map_err(CliError::engine(folder))

@@ -297,7 +297,7 @@ fn rolled_forward(
     to: &Path,
 ) -> Result<(u64, RollForwardReport)> {
     let bar = bar("repair");
-    let options = restoring(args.memory_mib, Some(args.history), &bar);
+    let options = restoring(args.memory_mib, Some(args.history), &bar).unfinished(true);
     let mut follower = Follower::open(archive, to, &options)?;
     // Each step has one object of the archive.
     while follower.step()?.is_some() {}
@@ -306,7 +306,7 @@ fn rolled_forward(
     let at = follower.at();
     let report =
         repair::roll_forward(follower.db(), folder, Some(at)).map_err(CliError::engine(folder))?;
-    follower.db().close().map_err(CliError::engine(to))?;
+    follower.db().close().and_then(|_| pleach_ops::finish(to)).map_err(CliError::engine(to))?;
     waiting.finish_and_clear();
     Ok((at, report))
 }

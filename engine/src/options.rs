@@ -92,6 +92,8 @@ pub struct Tuning {
     pub trie_cache: Option<u64>,
     /// True when the open reads all runs of the history, and removes damaged runs, with all before them.
     pub reads_history: bool,
+    /// True when the database is to be filled (`pleach_ops::open_unfinished`).
+    pub fills: bool,
 }
 
 impl Default for Tuning {
@@ -102,6 +104,7 @@ impl Default for Tuning {
             stall_after: Duration::from_secs(10),
             trie_cache: None,
             reads_history: false,
+            fills: false,
         }
     }
 }

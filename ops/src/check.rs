@@ -145,7 +145,7 @@ pub fn check_on(device: impl Into<Disk>, options: CheckOptions) -> Result<CheckR
             error @ (Error::Missing { .. }
             | Error::NotADatabase { .. }
             | Error::WrongHasher { .. }
-            | Error::Creation(CreationError::Marker { .. })
+            | Error::Creation(CreationError::Marker { .. } | CreationError::HalfFilled)
             | Error::Io(IoError::Locked { .. })),
         ) => Err(error),
         // Whole, as far as this version can tell.

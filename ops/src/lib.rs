@@ -4,6 +4,7 @@
 //!   nothing. Pairs, proofs and history are read through an open with [`Options::read_only`](pleach::Options::read_only);
 //! * [`mod@repair`]: makes a damaged database open again, brings a backup to the newest commit, or saves what is whole;
 //! * [`backup()`]: copies an open database;
+//! * [`open_unfinished`] and [`finish`]: a database that is filled from elsewhere, and that no node takes before it is whole;
 //! * [`export`]: streams of all pairs of a state, and of the changes between two commits.
 //!
 //! [`RootFolder`] gives the root of pairs that come in key order, wherever they come from.
@@ -42,6 +43,7 @@ mod opened;
 pub mod repair;
 mod replay;
 mod stat;
+mod unfinished;
 
 pub use backup::{BackupOptions, BackupReport, backup, backup_on};
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
@@ -50,6 +52,7 @@ pub use explain::{Explanation, explain, explain_on, explain_past};
 pub use opened::{hasher, id};
 pub use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 pub use stat::{NamespaceStat, Stat, stat, stat_on};
+pub use unfinished::{finish, open_unfinished};
 
 /// The examples of the package's README and of the guides compile and run.
 #[cfg(doctest)]

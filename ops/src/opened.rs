@@ -86,7 +86,7 @@ impl OpenedDatabase {
 
 /// Checks that there is a database.
 fn inspect(device: &Disk) -> Result<()> {
-    if examine::inspect(device, false)? == DirectoryState::NoSuperblock {
+    if examine::inspect(device, false, false)? == DirectoryState::NoSuperblock {
         return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
     }
     Ok(())

@@ -20,6 +20,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 
+use pleach::{Db, Error, Options};
 use pleach_archive::{
     Archive, ArchiveError, BackupOptions, Follower, Piece, Progress, backup, prune, restore,
 };
@@ -429,7 +430,7 @@ fn a_restore_whose_store_fails_goes_on_with_the_next_call() {
         let (mut world, _) = archived(seed);
         let (archive, folder) = (world.folder.path().join("archive"), world.path("restored"));
         let goal = store_listing(&archive).newest().expect("archived");
-        let (mut cuts, mut applied) = (0, 0);
+        let (mut cuts, mut applied, mut refused) = (0, 0, 0);
         loop {
             let (failing, fails) = failing(&archive, 2 + cuts % 5, cuts % 2 == 0);
             cuts += 1;
@@ -442,12 +443,59 @@ fn a_restore_whose_store_fails_goes_on_with_the_next_call() {
                 Err(error) => {
                     assert!(matches!(error, ArchiveError::Store { .. }), "{error}");
                     assert!(fails.has_failed());
+                    refused += usize::from(is_unfinished(&folder));
                 }
             }
         }
         assert!(cuts > 5 && applied < store_listing(&archive).pieces().count(), "{cuts} {applied}");
+        assert!(refused > 2 && !is_unfinished(&folder), "{refused}");
         world.compare(&folder, goal);
     }
+}
+
+/// Whether a folder has what was cut off; until it is whole nothing opens it: a node would go on from an empty state, or
+/// from an older commit than was wanted. No folder at all is none.
+fn is_unfinished(folder: &FilePath) -> bool {
+    let open = |create| Db::open(Options::new(folder).create(create).small().cache_mib(8));
+    if !folder.exists() || folder.read_dir().expect("a folder").next().is_none() {
+        return false;
+    }
+    let refused = open(false).err();
+    let is_refused = matches!(&refused, Some(Error::Creation(_)));
+    assert_eq!(is_refused, folder.join("UNFINISHED").exists(), "{refused:?}");
+    assert_eq!(open(true).is_err(), is_refused);
+    is_refused
+}
+
+/// A follower's first fill, and what goes on behind the archive's newest commit.
+#[test]
+fn what_a_follower_fills_is_no_database_before_it_is_whole() {
+    let (mut world, archive) = archived(20);
+    let (place, copy) = (world.folder.path().join("archive"), world.path("follower"));
+    let (mut cuts, mut refused) = (0, 0);
+    let follower = loop {
+        let (failing, fails) = failing(&place, 2 + cuts % 5, false);
+        cuts += 1;
+        assert!(cuts < 200, "a later call comes further");
+        match Follower::open(&failing, &copy, &options()) {
+            Ok(follower) => break follower,
+            Err(_) => refused += usize::from(fails.has_failed() && is_unfinished(&copy)),
+        }
+    };
+    follower.db().close().expect("closed");
+    assert!(refused > 0 && !is_unfinished(&copy), "{refused}");
+    let folder = world.path("more");
+    let how = options().unfinished(true);
+    let mut follower = Follower::open(&archive, &folder, &how).expect("opened");
+    while follower.step().expect("stepped").is_some() {}
+    follower.db().close().expect("closed");
+    drop(follower);
+    assert!(is_unfinished(&folder), "the caller goes on");
+    let follower = Follower::open(&archive, &folder, &how).expect("goes on");
+    follower.db().close().expect("closed");
+    pleach_ops::finish(&folder).expect("whole");
+    pleach_ops::finish(&folder).expect("it is whole already");
+    assert!(!is_unfinished(&folder));
 }
 
 /// What a crash leaves: the database is behind the piece, and the cursor is as before it.

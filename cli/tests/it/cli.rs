@@ -339,11 +339,15 @@ fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
     let cut = cut.to_str().expect("a plain name");
     let line = refusal(5, &["import", copy, "--from", cut, "--memory-mib", "64"]);
     assert!(line.contains("cut off"), "{line}");
+    is_no_database(copy);
     let report = document(&["import", copy, "--from", file, "--memory-mib", "64", "--json"]);
     assert_eq!(
         (report["already_there"].as_u64(), report["pairs"].as_u64()),
         (Some(1), Some(PAIRS + 1))
     );
+    assert!(told(&["check", copy, "--root", &root]).starts_with("nothing found"));
+    // A database that is whole stays so, whatever is imported into it.
+    refusal(5, &["import", copy, "--from", cut, "--memory-mib", "64"]);
     assert!(told(&["check", copy, "--root", &root]).starts_with("nothing found"));
     for namespace in ["0", "3", "9"] {
         let dump = |folder| told(&["dump", folder, "--namespace", namespace]);
@@ -891,6 +895,35 @@ fn a_backup_or_a_restore_that_was_killed_goes_on() {
     assert!(told(&["check", &to, "--root", &root]).starts_with("nothing found"));
 }
 
+/// What an import, a restore or an upgrade has left that failed: it opened as an empty database, and a node that was
+/// started next ran on the root of an empty state.
+fn is_no_database(folder: &str) {
+    let archive = format!("{folder}-archive");
+    let salvaged = format!("{folder}-salvaged");
+    let commands: [&[&str]; 12] = [
+        &["stat", folder],
+        &["namespaces", folder],
+        &["upgrade", folder],
+        &["repair", folder],
+        &["repair", folder, "--salvage", &salvaged],
+        &["check", folder],
+        &["dump", folder],
+        &["history", folder],
+        &["scrub", folder],
+        &["export", folder],
+        &["rollback", folder, "--at", "0"],
+        &["backup", folder, "--to", &archive],
+    ];
+    for command in commands {
+        let line = refusal(2, command);
+        assert!(line.contains("UNFINISHED"), "{command:?}: {line}");
+    }
+    for options in [Options::new(folder).create(true), Options::new(folder).read_only(true)] {
+        let refused = Db::open(options).expect_err("not whole");
+        assert!(refused.to_string().contains("UNFINISHED"), "{refused}");
+    }
+}
+
 /// A process that is killed while it imports leaves whole namespaces, or none; the next import goes on.
 #[test]
 fn an_import_that_was_killed_goes_on() {
@@ -909,6 +942,18 @@ fn an_import_that_was_killed_goes_on() {
     let copy = papers.path().join("copy");
     let at = copy.to_str().expect("a plain name");
     let import = ["import", at, "--from", file, "--memory-mib", "64"];
+    // Killed in the middle, where it waits for the rest of the stream.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
+        .args(["import", at, "--memory-mib", "64"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let whole = std::fs::read(&stream).expect("written");
+    let mut input = child.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, &whole[..whole.len() / 2]).expect("taken");
+    child.kill().expect("killed");
+    child.wait().expect("it ends");
+    is_no_database(at);
     for wait in [5, 40, 80, 120, 200, 300] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
             .args(import)
@@ -917,9 +962,18 @@ fn an_import_that_was_killed_goes_on() {
             .expect("the binary starts");
         std::thread::sleep(std::time::Duration::from_millis(wait));
         let _ = child.kill();
-        let _ = child.wait();
+        let ended = child.wait().expect("it ends");
+        if !ended.success() && copy.join("super").exists() && copy.join("UNFINISHED").exists() {
+            is_no_database(at);
+        } else if !ended.success() {
+            // Killed before there was anything, or behind the last pair.
+            let stat = pleach(&["stat", at, "--json"]);
+            let stat = stat.status.success().then(|| text(&stat.stdout));
+            assert!(stat.is_none_or(|stat| stat.contains("200000")), "it is whole");
+        }
     }
     told(&import);
+    assert!(!copy.join("UNFINISHED").exists());
     assert!(told(&["check", at]).starts_with("nothing found"));
     let copy = Db::open(Options::new(&copy)).expect("opened");
     assert!(copy.roots().iter().eq(roots.iter()));
@@ -945,6 +999,23 @@ fn an_upgrade_has_the_pairs_and_roots_of_the_database() {
     let other = format!("{to}-2");
     let line = refusal(5, &["upgrade", at, "--to", &other]);
     assert!(line.contains("leaf"), "{line}");
+    is_no_database(&other);
+}
+
+/// A full disk is met when the last bytes are written. The file was left under its other name.
+#[test]
+fn an_export_that_cannot_be_written_leaves_no_file() {
+    let ((db, _), papers) = (database(), folder());
+    let file = papers.path().join("state.plx");
+    let shell = "trap '' XFSZ; ulimit -f 1; exec \"$0\" export \"$1\" --to \"$2\"";
+    let output = Command::new("bash")
+        .args(["-c", shell, env!("CARGO_BIN_EXE_pleach"), name(&db)])
+        .arg(&file)
+        .output()
+        .expect("bash starts");
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    let left = std::fs::read_dir(papers.path()).expect("a folder").count();
+    assert_eq!(left, 0, "nothing is left behind");
 }
 
 #[test]

@@ -466,6 +466,7 @@ impl Error {
             | Self::Creation(
                 CreationError::NotADatabase { .. }
                 | CreationError::Exists
+                | CreationError::HalfFilled
                 | CreationError::Unfinished { .. },
             )
             | Self::HistoryShort { cause: None, .. }

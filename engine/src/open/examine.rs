@@ -7,7 +7,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::LeafSpace;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, IoError, OpenMode, Operation, PAGE};
-use pleach_journal::format::creation::{self, DirectoryState};
+use pleach_journal::format::creation::{self, CreationError, DirectoryState, UNFINISHED};
 use pleach_journal::format::incarnation::{self, Incarnation, IncarnationError};
 use pleach_journal::format::names::{
     self, IMAGES, LEAF_FILE, REQUIRED, is_ours, parse_segment_name,
@@ -308,9 +308,13 @@ pub(crate) fn clarify_error(error: Error) -> Error {
     }
 }
 
-/// The contents of the folder: files of a database, or nothing yet if one is to be created there.
-pub fn inspect(device: &Disk, create: bool) -> Result<DirectoryState> {
+/// The contents of the folder: files of a database, or nothing yet if one is to be created there. A database that is
+/// being filled is refused, unless by what fills it.
+pub fn inspect(device: &Disk, create: bool, fills: bool) -> Result<DirectoryState> {
     let folder = || device.info().folder;
+    if !fills && device.list()?.iter().any(|name| name == UNFINISHED) {
+        return Err(CreationError::HalfFilled.into());
+    }
     match creation::inspect(device)? {
         DirectoryState::Foreign(found) => Err(Error::NotADatabase { folder: folder(), found }),
         DirectoryState::Empty | DirectoryState::HalfCreated if !create => {

@@ -73,7 +73,7 @@ pub fn examine_beside(
     let mut unchanged = 0;
     for _ in 0..TRIES {
         let before = generation_and_incarnation(device);
-        let examined = examine::inspect(device, false)
+        let examined = examine::inspect(device, false, false)
             .and_then(|_| examine::superblocks(device, OpenMode::Read))
             .and_then(|found| examine(hasher, device, found, &limits, None, LogEnd::Live));
         let after = generation_and_incarnation(device);

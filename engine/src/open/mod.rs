@@ -24,7 +24,7 @@ use std::sync::Arc;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space;
 use pleach_io::{Disk, Event, Executor, LockMode, OpenMode, Step, TaskHandle};
-use pleach_journal::format::creation::{self, DirectoryState};
+use pleach_journal::format::creation::{self, DirectoryState, UNFINISHED};
 use pleach_journal::format::incarnation;
 use pleach_journal::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE};
 use pleach_journal::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock};
@@ -64,12 +64,13 @@ pub(crate) fn open(device: Disk, runtime: Executor, options: Options) -> Result<
 }
 
 fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<OpenedEngine> {
-    if examine::inspect(&device, options.create)? == DirectoryState::NoSuperblock {
+    let look = || examine::inspect(&device, options.create, options.tuning.fills);
+    if look()? == DirectoryState::NoSuperblock {
         return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
     }
     let lock = device.lock(LockMode::Exclusive)?;
     // Checked again under the lock: another process may have come first.
-    let created = creation::inspect(&device)? != DirectoryState::Database;
+    let created = look()? != DirectoryState::Database;
     if created {
         create(&device, &runtime, &options)?;
     }
@@ -120,7 +121,9 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
     let segment = options.geometry.log_segment;
     let log_limit = options.log_limit_of(options.geometry.default_log_limit(), segment)?;
     creation::create(device, runtime.random(), |device, database| {
-        for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
+        let unfinished = options.tuning.fills.then_some(UNFINISHED);
+        let names = [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES);
+        for name in names.chain(unfinished) {
             let file = device.open(name, OpenMode::CreateNew)?;
             device.sync(&file)?;
         }

@@ -23,6 +23,9 @@
 //! that is not a whole marker was torn while it was made, if there is no other file; else it is an error. On an error
 //! nothing is removed.
 //!
+//! A database that an import fills has the file [`UNFINISHED`] besides, made with its other files and so before its
+//! superblock, and removed when it is whole.
+//!
 //! A folder without marker and superblock is a database that has lost its superblock, if our files are in it; with
 //! other files it is somebody else's. Nothing in either is changed.
 
@@ -34,7 +37,7 @@ use super::incarnation::{self, IncarnationError};
 use super::names::{
     IMAGES, LEAF_FILE, MARKER_TEMPORARY, OVERFLOW_FILE, is_ours, parse_segment_name, segment_name,
 };
-pub use super::names::{LOCK, MARKER};
+pub use super::names::{LOCK, MARKER, UNFINISHED};
 use super::superblock::{self, SlotError, Superblock, SuperblockError};
 use super::superblock_store::look;
 
@@ -83,6 +86,12 @@ pub enum CreationError {
         /// A file in it.
         found: String,
     },
+    /// The folder holds a database that is being filled, or whose import, restore, upgrade or copy has failed.
+    #[error(
+        "the folder holds {UNFINISHED}: an import, a restore, an upgrade or a copy into it is under way, was cut off or has failed; \
+         start that again, into this folder or an empty one"
+    )]
+    HalfFilled,
     /// The folder holds a database.
     #[error("the folder holds a database already: give an empty one")]
     Exists,

@@ -21,6 +21,8 @@ pub const LOAD_SPILL_FILE: &str = "load-spill";
 pub const MARKER: &str = "CREATING";
 /// Temporary name of the marker while it is written.
 pub(crate) const MARKER_TEMPORARY: &str = "CREATING.new";
+/// Marks a database that is being filled: no open takes it, before it is whole, but those of what fills it.
+pub const UNFINISHED: &str = "UNFINISHED";
 /// The lock, which the device makes before the folder is read.
 pub const LOCK: &str = "LOCK";
 /// Temporary name of a log segment that is being prepared.
@@ -84,7 +86,7 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
 
 /// The names of a database's files except its log segments.
 pub fn fixed() -> impl Iterator<Item = &'static str> {
-    let others = [SPILL_FILE, OLD_NOTICE, SEGMENT_TEMPORARY];
+    let others = [SPILL_FILE, OLD_NOTICE, SEGMENT_TEMPORARY, UNFINISHED];
     REQUIRED.into_iter().chain(IMAGES).chain(SPARES).chain(others)
 }
 
