@@ -129,7 +129,8 @@ func (d *DB) Options() (string, error) {
 	return d.text(func(p *C.pleach_db, b *C.pleach_bytes) *C.pleach_error { return C.pleach_options(p, b) })
 }
 
-// Metrics are all counters and levels in the text format of Prometheus; docs/metrics.md of the engine describes them.
+// Metrics are all counters and levels in the text format of Prometheus, with the folder as the label `database`;
+// docs/metrics.md of the engine describes them.
 func (d *DB) Metrics() (string, error) {
 	return d.text(func(p *C.pleach_db, b *C.pleach_bytes) *C.pleach_error { return C.pleach_metrics(p, b) })
 }

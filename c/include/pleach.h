@@ -468,8 +468,8 @@ void pleach_load_free(pleach_load *load);
  * another part of the process has set a `tracing` subscriber. */
 pleach_error *pleach_log(uint32_t level, pleach_logger logger, void *context);
 
-/* All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. Counters count from the
- * open on. */
+/* All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. The label `database` is the
+ * folder, as it was given. Counters count from the open on. */
 pleach_error *pleach_metrics(pleach_db *db, pleach_bytes *text);
 
 /* Copies the database to a folder, which is missing or empty, while sessions and commits go on, and gives the number of

@@ -123,19 +123,21 @@ pub unsafe extern "C" fn pleach_log(
     })
 }
 
-/// All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. Counters count from the
-/// open on.
+/// All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. The label `database` is the
+/// folder, as it was given. Counters count from the open on.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_metrics(db: Option<&PleachDb>, text: Out<PleachBytes>) -> Failed {
     ask((db, "db"), (text, "text"), |db| {
         let figures = db.metrics();
+        let folder = figures.folder().replace('\\', r"\\").replace('"', "\\\"");
+        let label = format!("{{database=\"{}\"}} ", folder.replace('\n', r"\n"));
         let mut text = String::new();
         for metric in Metrics::ALL {
             let kind = if metric.name.ends_with("_total") { "counter" } else { "gauge" };
             let (name, help, value) = (metric.name, metric.help(), metric.value(&figures));
             let help = help.replace('\\', r"\\");
             text.extend(["# HELP ", name, " ", &help, "\n# TYPE ", name, " ", kind, "\n"]);
-            text.extend([name, " ", &value.to_string(), "\n"]);
+            text.extend([name, &label, &value.to_string(), "\n"]);
         }
         Ok(PleachBytes::of(text))
     })

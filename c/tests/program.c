@@ -822,7 +822,7 @@ static void loads_and_watches(const char *folder) {
     pleach_load_free(load);
 
     OK(pleach_metrics(db, &text));
-    const char *counter = "# TYPE pleach_cache_hits_total counter\npleach_cache_hits_total ";
+    const char *counter = "# TYPE pleach_cache_hits_total counter\npleach_cache_hits_total{database=\"";
     HOLDS(memmem(text.data, text.len, counter, strlen(counter)));
     pleach_bytes_free(&text);
     OK(pleach_backup(db, copy, true, &number));

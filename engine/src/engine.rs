@@ -102,3 +102,13 @@ impl Engine {
         drop(tasks);
     }
 }
+
+#[cfg(feature = "metrics")]
+impl Drop for Engine {
+    /// Records the rest, unless the database belongs to the process that this one was forked from.
+    fn drop(&mut self) {
+        if self.db.home.is_current() {
+            crate::observe::record(&self.metrics());
+        }
+    }
+}

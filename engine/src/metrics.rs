@@ -1,6 +1,7 @@
 //! Counters of an open database.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Whether a metric is a counter or a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,16 +64,25 @@ impl MetricInfo {
     }
 }
 
+/// An open of a database, to which figures belong.
+#[derive(Debug, Default)]
+pub(crate) struct Origin {
+    pub(crate) folder: Arc<str>,
+    /// How much of each of [`Metrics::ALL`](crate::Metrics::ALL) was recorded.
+    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "nothing records it"))]
+    pub(crate) recorded: OnceLock<Vec<AtomicU64>>,
+}
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $kind:ident $unit:ident $export:literal $name:ident),* $(,)?) => {
         /// Running counters; relaxed, they order nothing.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* pub(crate) origin: Arc<Origin> }
 
         /// Counts and levels of an open database. [`Metrics::ALL`] has names, kinds and units for exporters.
         #[derive(Clone, Debug, Default)]
         #[non_exhaustive]
-        pub struct Metrics { $($(#[doc = $doc])* pub $name: u64),* }
+        pub struct Metrics { $($(#[doc = $doc])* pub $name: u64,)* pub(crate) origin: Arc<Origin> }
 
         impl Metrics {
             /// All metrics, in the order of the fields, as in docs/metrics.md.
@@ -83,12 +93,17 @@ macro_rules! counters {
                 doc: &[$($doc),*],
                 get: |metrics| metrics.$name,
             }),*];
+
+            /// The folder of the database, as it was given: the label `database` where metrics are exported.
+            pub fn folder(&self) -> &str {
+                &self.origin.folder
+            }
         }
 
         impl Counters {
             /// The counters; metrics that are counted elsewhere are zero.
             pub(crate) fn snapshot(&self) -> Metrics {
-                Metrics { $($name: self.$name.load(Ordering::Relaxed)),* }
+                Metrics { $($name: self.$name.load(Ordering::Relaxed),)* origin: Arc::clone(&self.origin) }
             }
         }
     };
@@ -246,7 +261,10 @@ mod tests {
         let mut page = String::from(
             "# Metrics\n\n`Db::metrics` gives these figures; `Metrics::ALL` has their names, kinds and units, from which this table is made. With the feature `metrics`,\n\
              `observe::record` gives them to whatever recorder of the crate [metrics](https://docs.rs/metrics) is installed, and `observe::describe` the texts. \
-             The histograms at the\nend are recorded as things happen. `cargo run --release -p pleach --features metrics --example prometheus` serves them; \
+             The histograms at the\nend are recorded as things happen, and what was not recorded of an open when its last handle ends. \
+             The label `database` is the folder, as it was given.\nCounters grow by what has happened since the last record of the same open: \
+             they go on when a process opens a database again, and several opens of a folder add up;\ngauges of a folder are those of the last record. \
+             `cargo run --release -p pleach --features metrics --example prometheus` serves them; \
              [grafana.json](grafana.json) is a dashboard.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
         );
         for info in Metrics::ALL {

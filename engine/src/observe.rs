@@ -3,10 +3,14 @@
 //! `record` gives the recorder all of `Metrics`, when the caller wants: mostly when it is scraped. Histograms are
 //! recorded as operations end; without the feature there are none, and without a recorder each costs one check for it.
 //!
-//! All open databases of a process share the names.
+//! The label `database` is the folder. Counters grow by what has happened since the last record of the same open, and by
+//! the rest when its last handle ends: so they go on over opens, and several opens of a folder add up.
 
+#[cfg(feature = "metrics")]
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::metrics::Origin;
 #[cfg(feature = "metrics")]
 use crate::metrics::{MetricKind, MetricUnit, Metrics};
 
@@ -25,23 +29,24 @@ pub(crate) const COMMIT: &str = HISTOGRAMS[1].0;
 
 /// Records the duration of a finish or a commit.
 #[cfg(feature = "metrics")]
-pub(crate) fn operation(name: &'static str, wall: Duration) {
-    metrics::histogram!(name).record(wall);
+pub(crate) fn operation(origin: &Origin, name: &'static str, wall: Duration) {
+    metrics::histogram!(name, "database" => Arc::clone(&origin.folder)).record(wall);
 }
 
 /// Does nothing: there are no histograms.
 #[cfg(not(feature = "metrics"))]
-pub(crate) fn operation(_: &'static str, _: Duration) {}
+pub(crate) fn operation(_: &Origin, _: &'static str, _: Duration) {}
 
 /// Records the duration of a phase.
 #[cfg(feature = "metrics")]
-pub(crate) fn phase(name: &'static str, wall: Duration) {
-    metrics::histogram!(HISTOGRAMS[2].0, "phase" => name).record(wall);
+pub(crate) fn phase(origin: &Origin, name: &'static str, wall: Duration) {
+    let database = Arc::clone(&origin.folder);
+    metrics::histogram!(HISTOGRAMS[2].0, "database" => database, "phase" => name).record(wall);
 }
 
 /// Does nothing: there are no histograms.
 #[cfg(not(feature = "metrics"))]
-pub(crate) fn phase(_: &'static str, _: Duration) {}
+pub(crate) fn phase(_: &Origin, _: &'static str, _: Duration) {}
 
 /// Tells the recorder the texts and units of all metrics; once, after it is installed.
 #[cfg(feature = "metrics")]
@@ -63,15 +68,22 @@ pub fn describe() {
     }
 }
 
-/// Gives the recorder the metrics of a database.
+/// Gives the recorder the metrics of a database, with the label `database`. Counters of the recorder grow by what has
+/// happened since the last call for the same open. The end of an open records the rest.
 #[cfg(feature = "metrics")]
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub fn record(figures: &Metrics) {
-    for info in Metrics::ALL {
+    let Origin { folder, recorded } = &*figures.origin;
+    let labels = [("database", Arc::clone(folder))];
+    let recorded = recorded.get_or_init(|| Metrics::ALL.iter().map(|_| 0.into()).collect());
+    for (info, recorded) in Metrics::ALL.iter().zip(recorded) {
         let value = info.value(figures);
         match info.kind {
-            MetricKind::Counter => metrics::counter!(info.name).absolute(value),
-            MetricKind::Gauge => metrics::gauge!(info.name).set(value as f64),
+            MetricKind::Counter => {
+                let more = value.saturating_sub(recorded.fetch_max(value, Relaxed));
+                metrics::counter!(info.name, &labels).increment(more);
+            }
+            MetricKind::Gauge => metrics::gauge!(info.name, &labels).set(value as f64),
         }
     }
 }

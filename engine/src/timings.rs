@@ -124,7 +124,8 @@ pub(crate) struct OperationTimer<'a> {
 impl Drop for OperationTimer<'_> {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
-        observe::operation(self.name, (self.timings.clock)().saturating_sub(since));
+        let wall = (self.timings.clock)().saturating_sub(since);
+        observe::operation(&self.timings.counters.origin, self.name, wall);
     }
 }
 
@@ -158,7 +159,7 @@ impl Drop for PhaseTimer<'_> {
         let wall = (self.timings.clock)().saturating_sub(self.since);
         let nanos = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
         Counters::add(phase.sum(&self.timings.counters), nanos);
-        observe::phase(phase.name(), wall);
+        observe::phase(&self.timings.counters.origin, phase.name(), wall);
     }
 }
 

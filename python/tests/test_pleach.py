@@ -417,7 +417,8 @@ class Operating(Case):
     def test_metrics_are_text(self):
         self.block({key(1): b"one"}).commit()
         text = self.db.metrics()
-        self.assertIn("# TYPE pleach_commits_total counter\npleach_commits_total 1\n", text)
+        counter = f'pleach_commits_total{{database="{self.folder}"}} 1\n'
+        self.assertIn("# TYPE pleach_commits_total counter\n" + counter, text)
         self.assertIn("# TYPE pleach_pending_bytes gauge\n", text)
 
     def test_messages_come_to_a_logger(self):

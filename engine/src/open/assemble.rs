@@ -10,7 +10,7 @@ use pleach_journal::log::LogWriter;
 use super::examine::Examination;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::metrics::Counters;
+use crate::metrics::{Counters, Origin};
 use crate::opening::Opening;
 use crate::options::Options;
 use crate::state::commits::Commits;
@@ -70,6 +70,7 @@ pub(super) fn assemble(
         leaf_pages_with_nodes: AtomicU64::new(recovered.leaf_pages_with_nodes),
         pending_bytes: AtomicU64::new(recovered.buffered_bytes as u64),
         pending_entries: AtomicU64::new(recovered.buffered_entries as u64),
+        origin: Arc::new(Origin { folder: device.info().folder.into(), ..Origin::default() }),
         ..Counters::default()
     });
     let index_bytes = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();

@@ -207,7 +207,8 @@ class Db(_Handle):
         return dict(pair.split("=", 1) for pair in text.decode().split())
 
     def metrics(self) -> str:
-        """All counters and levels in the text format of Prometheus; docs/metrics.md of the engine describes them."""
+        """All counters and levels in the text format of Prometheus, with the folder as the label `database`;
+        docs/metrics.md of the engine describes them."""
         return _c.some(_c.data(lambda text: lib.pleach_metrics(self._handle, text))).decode()
 
     def backup(self, folder: Union[str, bytes, "os.PathLike[str]"], verify: bool = True) -> int:
