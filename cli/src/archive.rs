@@ -128,16 +128,13 @@ pub(crate) fn restoring(
     bar: &ProgressBar,
 ) -> RestoreOptions {
     let with = move |options: Options| {
-        let options = options.cache_mib((memory_mib / 2).max(64));
+        let options = options.cache_mib(memory_mib / 2);
         match history {
             Some(commits) => options.history(commits),
             None => options,
         }
     };
-    RestoreOptions::new()
-        .memory_mib((memory_mib / 2).max(1))
-        .database(with)
-        .progress(Some(telling(bar)))
+    RestoreOptions::new().memory_mib(memory_mib / 2).database(with).progress(Some(telling(bar)))
 }
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {

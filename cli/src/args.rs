@@ -209,8 +209,8 @@ pub(crate) struct UpgradeArgs {
     /// whether there is anything to do
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: Option<PathBuf>,
-    /// Memory for the new database and its load, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    /// Memory for the new database and its load, in MiB, half for each; a tenth and 48 MiB come on top
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
     pub(crate) memory_mib: u64,
 }
 
@@ -269,8 +269,8 @@ pub(crate) struct RestoreArgs {
     /// The archived commit; without it the newest
     #[arg(long, alias = "commit", value_name = "COMMIT", requires = "to")]
     pub(crate) at: Option<u64>,
-    /// Memory for the database and its load, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    /// Memory for the database and its load, in MiB, half for each; a tenth and 48 MiB come on top
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
     pub(crate) memory_mib: u64,
     /// For programs: one JSON object
     #[arg(long)]
@@ -293,8 +293,8 @@ pub(crate) struct FollowArgs {
     /// Commits of the follower's own that can be read, and for which its readers can stay at a state
     #[arg(long, value_name = "COMMITS", default_value_t = 16)]
     pub(crate) history: u64,
-    /// Memory for the database and its load, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    /// Memory for the database and its load, in MiB, half for each; a tenth and 48 MiB come on top
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
     pub(crate) memory_mib: u64,
     /// For programs: a JSON object a line
     #[arg(long)]
@@ -330,8 +330,8 @@ pub(crate) struct RepairArgs {
     /// Commits that the new database keeps readable
     #[arg(long, value_name = "COMMITS", default_value_t = 128)]
     pub(crate) history: u64,
-    /// Memory for the new database and its load, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    /// Memory for the new database and its load, in MiB, half for each; a tenth and 48 MiB come on top
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
     pub(crate) memory_mib: u64,
 }
 
@@ -354,8 +354,8 @@ pub(crate) struct ImportArgs {
     /// The root that namespace 0 must have, 64 hexadecimal digits, with or without 0x; with another one nothing is imported
     #[arg(long, value_name = "HEX", value_parser = digits)]
     pub(crate) root: Option<Key>,
-    /// Memory for the database and the load, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    /// Memory for the database and the load, in MiB, half for each; a tenth and 48 MiB come on top
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
     pub(crate) memory_mib: u64,
     /// For programs: one JSON object
     #[arg(long)]

@@ -221,8 +221,8 @@ fn import_into(
             "the stream is of a database with hasher number {number}, which an application has made: import it with that application"
         ))
     })?;
-    let options = Options::new(folder).create(true).cache_mib((memory_mib / 2).max(64));
-    let how = ImportOptions::new().memory_mib((memory_mib / 2).max(1)).progress(progress);
+    let options = Options::new(folder).create(true).cache_mib(memory_mib / 2);
+    let how = ImportOptions::new().memory_mib(memory_mib / 2).progress(progress);
     let import = || {
         let db = open_unfinished(options.hasher(hasher))?;
         let report = export::import(&db, from, &how)?;

@@ -121,10 +121,10 @@ pub trait Device: Debug + Send + Sync + 'static {
 
     /// Refuses a file that has other names (hard links), since a write would change it under these, too:
     /// [`IoError::Linked`]. A device without links has none.
-    fn check_unlinked(&self, file: &File) -> Result<()> {
-        let _ = file;
+    fn check_unlinked(&self, _file: &File) -> Result<()> {
         Ok(())
     }
+
     /// Length of a file in bytes.
     fn len(&self, file: &File) -> Result<u64>;
     /// Sets the length of a file in bytes: cuts it, or extends it with zeros for which no space is reserved.
