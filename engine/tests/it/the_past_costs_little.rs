@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use pleach::load::LoadOptions;
-use pleach::{Access, Db, Durability, Error, Geometry, Key, Options, SessionOptions, Value};
+use pleach::{
+    Access, CommitOptions, Db, Durability, Error, Geometry, Key, Options, SessionOptions, Value,
+};
 use pleach_io::sim::{Quota, SimDisk, SimRuntime, code};
 use pleach_io::{Device as _, OpenMode};
 
@@ -206,11 +208,20 @@ fn undo_that_no_device_takes_stays_within_its_memory() {
     disk.set_quota(Some(Quota { bytes: room, code: code::ENOSPC }));
     let mut most = 0;
     let refused = (0..8000).step_by(20).find_map(|from| {
-        let deleted =
-            commit(&db, (from..from + 20).map(|id| Access::write(key(id), None)).collect());
-        runtime.step_some(20);
-        most = most.max(db.metrics().undo_bytes);
-        deleted.err()
+        let delete = |_| {
+            let session = db.session(SessionOptions::new().witness(false)).expect("a session");
+            let accesses = (from..from + 20).map(|id| Access::write(key(id), None));
+            let block = session.finish(accesses.collect::<Vec<_>>()).expect("finished");
+            let deleted = block.commit_with(CommitOptions::new().wait(false));
+            runtime.clock().advance(Duration::from_millis(500));
+            runtime.step_some(20);
+            most = most.max(db.metrics().undo_bytes);
+            deleted.map_err(pleach::CommitError::into_error)
+        };
+        // It would have to wait for a checkpoint, and is told that none can be made.
+        let mut tries =
+            (0..50).map(delete).skip_while(|done| matches!(done, Err(Error::WouldWait)));
+        tries.next().unwrap_or(Err(Error::WouldWait)).err()
     });
     assert!(matches!(refused, Some(Error::Full(_))), "{refused:?}, {most} bytes of undo");
     assert!(most < 3 << 20, "{most} bytes of undo");

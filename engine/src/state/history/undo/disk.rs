@@ -46,12 +46,10 @@ impl Undo {
         let Some(run) = run.map(Arc::new) else { return Ok(()) };
         let mut merges = self.merges.lock();
         let mut retention = self.retention.lock();
-        // A load meanwhile has discarded all undo before it.
-        if retention.window.written() == written {
-            retention.window.set_written(run.descriptor.through);
-            self.update(|past| past.disk = past.disk.iter().cloned().chain([run]).collect());
-        }
+        retention.window.set_written(run.descriptor.through);
+        self.update(|past| past.disk = past.disk.iter().cloned().chain([run]).collect());
         drop(retention);
+        // Drops the run where a load meanwhile has ended the history before it.
         self.trim(&mut merges);
         Ok(())
     }
