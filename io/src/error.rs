@@ -186,6 +186,9 @@ pub enum LockHolder {
     ThisProcess,
     /// The process with this id.
     Process(u32),
+    /// The process with this id, though the lock was free: the file system does not share locks with the path by which
+    /// that process has the folder open (FUSE, or the upper folder of an overlayfs).
+    Unshared(u32),
     /// A process of another pid namespace, such as another container; it has this id there.
     Elsewhere(u32),
     /// The process with this id has ended, and a ring or child of it still holds the folder.
@@ -202,6 +205,12 @@ impl core::fmt::Display for LockHolder {
                  block or an overlay); close that first",
             ),
             Self::Process(pid) => write!(f, "process {pid}"),
+            Self::Unshared(pid) => write!(
+                f,
+                "process {pid}, and this path does not share its locks (FUSE, or the upper folder of an overlayfs): \
+                 stop that process, or open the folder by the path by which it has it open; if it does not have it \
+                 open any more (it has executed another program), remove LOCK"
+            ),
             Self::Elsewhere(pid) => {
                 write!(f, "process {pid} of what seems to be another container (pid namespace)")
             }

@@ -158,7 +158,7 @@ fn refused(folder: &Path, error: Error) -> anyhow::Error {
     let at = folder.display();
     let text = match &error {
         Error::Io(IoError::Locked { holder, .. }) => {
-            format!("cannot lock {at}: Resource temporarily unavailable, since {holder} has it")
+            format!("cannot lock {at}: Resource temporarily unavailable, in use by {holder}")
         }
         Error::NotADatabase { .. } if folder.join("bbn").is_file() => {
             format!(

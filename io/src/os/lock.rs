@@ -4,8 +4,8 @@
 //! 1. The lock is `flock` on the file `LOCK`: it belongs to the open file description, so two openings in one process
 //!    conflict, and the kernel drops it with the description's last reference when its holder dies, however it dies.
 //! 2. An exclusive owner also locks the folder itself, and writes into `LOCK` which process it is;
-//!    it blanks the text on leaving. The text only serves the error message and the wait of rule 4: a stale one blocks
-//!    nobody, and neither does a full disk that does not take it. The file keeps its length, so that
+//!    it blanks the text on leaving. The text serves the error message, the wait of rule 4 and rule 6: that of a process
+//!    that has ended blocks nobody, and neither does a full disk that does not take it. The file keeps its length, so that
 //!    the next owner's text needs no room. A process id alone says little: in each container the first process is 1.
 //! 3. A shared holder locks `LOCK`, created if need be; where the file is missing and cannot be created (read-only
 //!    folder or file system), it locks the folder itself, which a later exclusive owner collides with.
@@ -16,6 +16,8 @@
 //!    of failing.
 //! 5. `LOCK` is never removed. If somebody else removes it while we open it, we see after locking
 //!    that name and file do not match, and start again.
+//! 6. A folder and a FUSE view of it do not share `flock`, nor do an overlayfs and its upper folder. So a lock that was
+//!    free is given back where the text names another process that is seen to live.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -36,7 +38,8 @@ use super::error::failed;
 /// Name of the lock file; `list` hides it and `open` refuses it.
 pub(super) const LOCK_NAME: &str = "LOCK";
 
-/// How long to retry when the lock names no owner: the owner may be between locking and writing.
+/// How long to retry when the lock names no owner, or is free and names one: the owner may be between locking and
+/// writing, or, killed, between closing its files and its end.
 const UNNAMED: Duration = Duration::from_millis(20);
 
 /// How long to wait for the lock of an owner that has ended, or may have (`last-writes` in docs/io.md).
@@ -125,8 +128,9 @@ fn shared(folder: NamedFolder<'_>) -> Result<FolderLock> {
     let operation = FlockOperation::NonBlockingLockShared;
     match lock_file(folder, operation, OFlags::RDWR) {
         Ok(file) => {
-            // No exclusive owner exists now: an id in the file is that of a killed one.
-            if holder(&file) != LockHolder::Unknown {
+            // An id in the file is that of a killed owner, if it is of this boot and namespace. This process's own
+            // stays: it may have the database open by a path that does not share its locks.
+            if !matches!(holder(&file), LockHolder::Unknown | LockHolder::ThisProcess) {
                 let _ = write_text(&file, "");
             }
             return Ok(FolderLock { file: Some(Arc::new(file)), folder: None, exclusive: false });
@@ -162,7 +166,17 @@ fn lock_file(
         let file = open_at(folder, LOCK_NAME, flags, Mode::from_raw_mode(0o644))
             .map_err(failed(LOCK_NAME, Operation::Lock))?;
         match rustix::fs::flock(&file, operation) {
-            Ok(()) if still_named(folder, &file)? => return Ok(file),
+            Ok(()) if still_named(folder, &file)? => {
+                let Some(pid) = living_owner(&file) else { return Ok(file) };
+                // By name: see `FolderLock`.
+                let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+                if waited >= UNNAMED {
+                    let holder = LockHolder::Unshared(pid);
+                    return Err(IoError::Locked { folder: path.to_owned(), holder });
+                }
+                std::thread::sleep(PAUSE);
+                waited += PAUSE;
+            }
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let holder = holder(&file);
@@ -218,18 +232,33 @@ fn lock_timeout(holder: LockHolder, operation: FlockOperation) -> Duration {
     match holder {
         // A reader need not wait for the owner's last writes: its error names the writer, and it reads beside it.
         LockHolder::Elsewhere(_) if operation == FlockOperation::NonBlockingLockShared => UNNAMED,
-        LockHolder::ThisProcess | LockHolder::Process(_) => Duration::ZERO,
+        LockHolder::ThisProcess | LockHolder::Process(_) | LockHolder::Unshared(_) => {
+            Duration::ZERO
+        }
         LockHolder::Elsewhere(_) | LockHolder::Ended(_) => DYING,
         LockHolder::Unknown => UNNAMED,
     }
 }
 
-/// The holder of a lock that we did not get.
-fn holder(file: &OwnedFd) -> LockHolder {
+/// The process that the text names.
+fn named(file: &OwnedFd) -> Option<Process> {
     let mut text = [0; TEXT];
     let count = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
     Process::parse(&text[..count])
-        .map_or(LockHolder::Unknown, |owner| owner.seen_by(&Process::this()))
+}
+
+/// The holder of a lock that we did not get.
+fn holder(file: &OwnedFd) -> LockHolder {
+    named(file).map_or(LockHolder::Unknown, |owner| owner.seen_by(&Process::this()))
+}
+
+/// The owner that a free lock names, if it is seen to live: the file system does not share its lock. This process's own
+/// id says nothing: a program that has executed itself anew without a close finds it there.
+fn living_owner(file: &OwnedFd) -> Option<u32> {
+    let (owner, this) = (named(file)?, Process::this());
+    let lives = matches!(owner.seen_by(&this), LockHolder::Process(_));
+    // Without its entry in /proc it may be another process with the same id.
+    (lives && owner.stat(&this).is_some()).then_some(owner.pid)
 }
 
 /// A process, distinguished from all that have had its id or will have it. Unknown fields of `/proc` are `None`.
@@ -298,16 +327,21 @@ impl Process {
         if matches!(rustix::process::test_kill_process(id), Err(Errno::SRCH)) {
             return false;
         }
-        // A namespace may see the processes of the one around it: these have other numbers.
-        let is_own = std::fs::read_link("/proc/self")
-            .is_ok_and(|own| own == Path::new(&this.pid.to_string()));
-        match ProcStat::of(&self.pid.to_string()).filter(|_| is_own) {
+        match self.stat(this) {
             // A killed process whose parent has not waited for it still has its id, and no files.
             Some(stat) => {
                 !stat.is_zombie && self.start.as_ref().is_none_or(|start| *start == stat.start)
             }
             None => true,
         }
+    }
+
+    /// What `/proc` says of the process with this id, if that is readable.
+    fn stat(&self, this: &Self) -> Option<ProcStat> {
+        // A namespace may see the processes of the one around it: these have other numbers.
+        let is_own = std::fs::read_link("/proc/self")
+            .is_ok_and(|own| own == Path::new(&this.pid.to_string()));
+        ProcStat::of(&self.pid.to_string()).filter(|_| is_own)
     }
 }
 
@@ -330,6 +364,7 @@ impl ProcStat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     fn parse(text: &str) -> Option<Process> {
         Process::parse(text.as_bytes())
@@ -382,5 +417,71 @@ mod tests {
         // Versions before wrote the id alone.
         let old = parse(&format!("{pid}\n")).expect("a line");
         assert_eq!(old.seen_by(&this), LockHolder::Elsewhere(pid));
+    }
+
+    /// What another process has the lock of, by a path that does not share it, as the text says.
+    fn refused(folder: &Path, mode: LockMode, read_only: bool) -> Option<LockHolder> {
+        let opened = std::fs::File::open(folder).expect("a folder");
+        let name = folder.to_str().expect("text");
+        match lock((opened.as_fd(), name), mode, read_only, &HeldLock::default()) {
+            Ok(_) => None,
+            Err(IoError::Locked { folder, holder }) => {
+                assert_eq!(folder, name);
+                Some(holder)
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The lock was free by another path, such as a FUSE mount, and two processes wrote one database.
+    #[test]
+    fn a_free_lock_that_names_a_living_process_is_not_taken() {
+        use std::process::{Command, Stdio};
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join(LOCK_NAME);
+        let write = |owner: &Process| {
+            std::fs::write(&path, format!("{owner:<width$}\n", width = TEXT - 1)).expect("written");
+        };
+        let modes =
+            [(LockMode::Exclusive, false), (LockMode::Shared, false), (LockMode::Shared, true)];
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat");
+        let (this, pid) = (Process::this(), child.id());
+        let start = ProcStat::of(&pid.to_string()).map(|stat| stat.start);
+        assert!(start.is_some(), "/proc is there");
+        let owner = Process { pid, start, ..this.clone() };
+        write(&owner);
+        for (mode, read_only) in modes {
+            let held = refused(dir.path(), mode, read_only);
+            assert_eq!(held, Some(LockHolder::Unshared(pid)), "{mode:?}");
+        }
+        let text = std::fs::read_to_string(&path).expect("read");
+        assert!(text.starts_with(&owner.to_string()), "it stays: {text}");
+        // None of these is a living other process, or none of which it can be told.
+        let other = |text: &str| Some(text.to_owned());
+        let owners = [
+            Process { start: other("1"), ..owner.clone() },
+            Process { boot: other("another"), ..owner.clone() },
+            Process { namespace: other("pid:[1]"), ..owner.clone() },
+            Process { namespace: None, ..owner.clone() },
+            this.clone(),
+        ];
+        for (owner, (mode, read_only)) in
+            owners.iter().flat_map(|owner| modes.map(|it| (owner, it)))
+        {
+            write(owner);
+            assert_eq!(refused(dir.path(), mode, read_only), None, "{owner} {mode:?}");
+            let text = std::fs::read_to_string(&path).expect("read");
+            let is_kept = mode == LockMode::Shared && *owner == this;
+            assert_eq!(text.trim().is_empty(), !is_kept, "{owner} {mode:?}");
+        }
+        write(&owner);
+        child.kill().expect("killed");
+        // Not waited for: a zombie has its id, too.
+        let is_zombie = || ProcStat::of(&pid.to_string()).is_none_or(|stat| stat.is_zombie);
+        while !is_zombie() {
+            std::thread::sleep(PAUSE);
+        }
+        assert_eq!(refused(dir.path(), LockMode::Exclusive, false), None);
+        child.wait().expect("ended");
     }
 }

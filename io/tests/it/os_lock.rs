@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::os_support::{cases, command, filled, role, start};
+use crate::os_support::{SecondPath, bindfs, cases, command, filled, role, start};
 use pleach_io::{
     Device, IoError, LockHolder, LockMode, OpenMode, OsDevice, OsOptions, Request, RequestKind,
 };
@@ -297,4 +297,53 @@ fn the_first_process_of_a_container_waits_for_the_one_before_it() {
         owner.child.kill().expect("kill");
         owner.child.wait().expect("wait");
     }
+}
+
+/// Neither path shows the locks of the other; the text in `LOCK` is seen by both.
+fn one_owner_by_two_paths(one: &Path, two: &Path) {
+    for (first, second) in [(one, two), (two, one)] {
+        let mut racer = Racer::new("race", first);
+        racer.go();
+        let pid = racer.child.id();
+        assert_eq!(racer.verdict(), ("HELD".to_owned(), pid));
+        for mode in [LockMode::Shared, LockMode::Exclusive, LockMode::Exclusive] {
+            let held = owner(device(second).lock(mode));
+            assert_eq!(held, Some(LockHolder::Unshared(pid)), "{} {mode:?}", second.display());
+            let held = owner(device(first).lock(mode));
+            assert_eq!(held, Some(LockHolder::Process(pid)), "{} {mode:?}", first.display());
+        }
+        if first == one {
+            drop(racer.input);
+        } else {
+            racer.child.kill().expect("kill");
+        }
+        racer.child.wait().expect("wait");
+        let lock = device(second).lock(LockMode::Exclusive);
+        assert!(lock.is_ok(), "a closed owner, or a killed one, blocks nobody: {:?}", lock.err());
+    }
+}
+
+/// Both opened the database, committed, and destroyed it.
+#[test]
+fn a_folder_and_a_fuse_view_of_it_have_one_owner() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let Some((folder, view)) = bindfs(dir.path()) else { return };
+    one_owner_by_two_paths(&folder, &view.0);
+}
+
+/// As a container's layer that is opened from outside, too.
+#[test]
+fn an_overlayfs_and_its_upper_folder_have_one_owner() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| dir.path().join(name));
+    for folder in [&lower, &upper, &work] {
+        std::fs::create_dir(folder).expect("made");
+    }
+    let [lower, above, work] = [&lower, &upper, &work].map(|path| path.display());
+    let options = format!("lowerdir={lower},upperdir={above},workdir={work}");
+    let arguments = ["-t", "overlay", "overlay", "-o", &options];
+    let Some(mounted) = SecondPath::mounted("mount", &arguments, &dir.path().join("both")) else {
+        return println!("SKIPPED: no overlayfs can be mounted here");
+    };
+    one_owner_by_two_paths(&upper, &mounted.0);
 }

@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pleach_io::{IoMode, OsDevice, OsOptions, PAGE, PageBuf};
@@ -93,6 +94,40 @@ pub(crate) fn command(module: &str, role: &str, argument: &Path) -> Command {
 }
 
 /// The role this process was started for, and its argument.
-pub(crate) fn role() -> Option<(String, std::path::PathBuf)> {
+pub(crate) fn role() -> Option<(String, PathBuf)> {
     Some((std::env::var(ROLE).ok()?, std::env::var_os(ARGUMENT)?.into()))
+}
+
+/// A second path to a folder, gone with this.
+pub(crate) struct SecondPath(pub(crate) PathBuf);
+
+impl SecondPath {
+    /// `None` where the command is missing, or may not mount.
+    pub(crate) fn mounted(command: &str, arguments: &[&str], at: &Path) -> Option<Self> {
+        let device = |path: &Path| std::fs::metadata(path).ok().map(|there| there.dev());
+        std::fs::create_dir(at).expect("made");
+        let before = device(at);
+        let mounted = Self(at.to_owned());
+        let output = Command::new(command).args(arguments).arg(at).output();
+        // A daemon may fail after its parent has ended well.
+        let is_mounted = output.is_ok_and(|output| output.status.success()) && device(at) != before;
+        is_mounted.then_some(mounted)
+    }
+}
+
+impl Drop for SecondPath {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
+    }
+}
+
+/// A new folder below `dir`, and a FUSE view of it; `None`, said aloud, where that is not possible.
+pub(crate) fn bindfs(dir: &Path) -> Option<(PathBuf, SecondPath)> {
+    let folder = dir.join("folder");
+    std::fs::create_dir(&folder).expect("made");
+    let view = SecondPath::mounted("bindfs", &[folder.to_str().expect("text")], &dir.join("view"));
+    if view.is_none() {
+        println!("SKIPPED: no bindfs here, or it may not mount");
+    }
+    Some((folder, view?))
 }
