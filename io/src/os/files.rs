@@ -20,7 +20,7 @@ use crate::page::PAGE;
 use super::descriptor::open_at;
 use super::error::{failed, os_error};
 use super::lock::LOCK_NAME;
-use super::progress::{RETRIES, TransferOutcome, TransferProgress, check_range};
+use super::progress::{RETRIES, TransferFailure, TransferOutcome, TransferProgress, check_range};
 use super::shared;
 
 /// Numbers the files of a process, so that a ring's table never mistakes one for another.
@@ -237,7 +237,7 @@ fn run(
             Ok(count) => i32::try_from(count).unwrap_or(i32::MAX),
             Err(errno) => -errno.raw_os_error(),
         };
-        match progress.advance(result) {
+        match advance(&mut progress, file, offset, result) {
             TransferOutcome::Done => return Ok(()),
             TransferOutcome::Resubmit => {}
             TransferOutcome::Failed(failure) => {
@@ -247,8 +247,29 @@ fn run(
     }
 }
 
-/// Length in bytes.
+/// Takes the result of an attempt as [`TransferProgress::advance`] does. A read that found the end of the file is tried
+/// again where the file is longer: FUSE lets no read pass a length that it keeps, until it is asked for the length.
+pub(super) fn advance(
+    progress: &mut TransferProgress,
+    file: &OsFile,
+    offset: u64,
+    result: i32,
+) -> TransferOutcome {
+    match progress.advance(result) {
+        TransferOutcome::Failed(TransferFailure::Short) => {
+            progress.ended_short(len(file).unwrap_or(0).saturating_sub(offset))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Length in bytes, as it is now: FUSE and network file systems would give one that they have kept.
 pub(super) fn len(file: &OsFile) -> Result<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    if let Ok(stat) = rustix::fs::statx(file.fd(), "", flags, StatxFlags::SIZE) {
+        return Ok(stat.stx_size);
+    }
+    // A sandbox may not allow that call.
     let stat = rustix::fs::fstat(file.fd()).map_err(failed(file.name(), Operation::Length))?;
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }

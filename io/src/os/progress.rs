@@ -4,7 +4,8 @@
 //! are only here:
 //! * a short transfer goes on from its cursor, rounded down to what the file's I/O path can
 //!   address; a transfer that does not get beyond its cursor is [`IoError::Short`];
-//! * EINTR and EAGAIN of a read or write are repeated, at most [`RETRIES`] times in all;
+//! * EINTR and EAGAIN of a read or write are repeated, and a read that ended before the end of its file, at most
+//!   [`RETRIES`] times in all;
 //! * a sync has one attempt;
 //! * everything else is an error.
 
@@ -103,6 +104,17 @@ impl TransferProgress {
         }
         self.next = self.done - self.done % self.align;
         TransferOutcome::Resubmit
+    }
+
+    /// The outcome of an attempt that transferred nothing, of a file of `len` bytes from the request's offset on: a read
+    /// goes on below that.
+    pub(super) fn ended_short(&mut self, len: u64) -> TransferOutcome {
+        let is_below = self.transfer == RequestKind::Read && self.done < len;
+        if is_below && self.retries < RETRIES {
+            self.retries += 1;
+            return TransferOutcome::Resubmit;
+        }
+        TransferOutcome::Failed(TransferFailure::Short)
     }
 
     fn refused(&mut self, code: i32) -> TransferOutcome {
@@ -204,6 +216,23 @@ mod tests {
         assert_eq!(progress.advance(0), TransferOutcome::Failed(TransferFailure::Short));
         let error = progress.error(TransferFailure::Short, "f", 4096);
         assert!(matches!(error, IoError::Short { done: 4096, expected: 8192, .. }));
+    }
+
+    /// Through FUSE a file kept its old length for a while, beside the process that wrote it.
+    #[test]
+    fn a_read_goes_on_below_the_end_of_its_file() {
+        let mut progress = read(8192, 512);
+        assert_eq!(progress.advance(4096), TransferOutcome::Resubmit);
+        let short = TransferOutcome::Failed(TransferFailure::Short);
+        assert_eq!(progress.advance(0), short);
+        assert_eq!(progress.ended_short(4096), short, "the end");
+        for _ in 0..RETRIES {
+            assert_eq!(progress.ended_short(4097), TransferOutcome::Resubmit);
+            assert_eq!(progress.span(), (4096, 4096));
+        }
+        assert_eq!(progress.ended_short(4097), short, "not for ever");
+        let mut write = TransferProgress::new(RequestKind::Write, 8192, 512);
+        assert_eq!(write.ended_short(8192), short);
     }
 
     #[test]

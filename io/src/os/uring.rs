@@ -36,7 +36,7 @@ use crate::page::PAGE;
 use crate::pool::PagePool;
 
 use super::error::failed_std;
-use super::files::OsFile;
+use super::files::{self, OsFile};
 use super::fixed::FixedMemory;
 use super::lock::HeldLock;
 use super::progress::{RETRIES, TransferOutcome, TransferProgress, check_range};
@@ -185,7 +185,8 @@ impl RingQueue {
         };
         self.in_ring -= 1;
         let mut running = running;
-        let result = match running.progress.advance(result) {
+        let RunningRequest { file, offset, progress, .. } = &mut running;
+        let result = match files::advance(progress, file.downcast(), *offset, result) {
             TransferOutcome::Resubmit => {
                 slot.running = Some(running);
                 self.staged.push_back(number);

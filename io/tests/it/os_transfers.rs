@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::os_support::{Rng, all_modes, bytes, cases, filled, open};
+use crate::os_support::{Rng, all_modes, bindfs, bytes, cases, filled, open};
 use pleach_io::{
     Completion, Device, File, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PAGE,
     PageBuf, PagePool, Queue, Request, RequestKind,
@@ -180,6 +180,48 @@ fn reading_past_the_end_is_short_wherever_the_end_is() {
             let file = file.clone();
             queue.push(Request { file, kind: RequestKind::Read, offset: 0, buf, token: 1 });
             check(queue.wait().expect("wait").expect("one").result);
+        }
+    }
+}
+
+/// FUSE keeps lengths for a second: a third of all opens beside a process that wrote the folder itself failed.
+#[test]
+fn a_file_that_grows_behind_a_fuse_view_is_read_to_its_new_end() {
+    for (name, options) in all_modes() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let Some((folder, view)) = bindfs(dir.path()) else { return };
+        let writer = OsDevice::open(&folder, OsOptions::default()).expect("open");
+        let written = writer.open("data", OpenMode::CreateNew).expect("create");
+        let Some(reader) = open(&view.0, &name, options) else { continue };
+        let read = reader.open("data", OpenMode::Read).expect("open");
+        let mut queue = reader.queue(1).expect("queue");
+        assert_eq!(reader.len(&read).expect("len"), 0);
+        for page in (0..8).step_by(2) {
+            let pages = filled(2, page as u64);
+            writer.write_at(&written, &pages, 2, bytes(page)).expect("write");
+            let mut back = PageBuf::zeroed(2);
+            let at = bytes(page);
+            if page % 4 == 0 {
+                reader.read_at(&read, &mut back, at).unwrap_or_else(|e| panic!("{name}: {e}"));
+            } else {
+                let request = Request {
+                    file: read.clone(),
+                    kind: RequestKind::Read,
+                    offset: at,
+                    buf: back,
+                    token: 0,
+                };
+                queue.push(request);
+                let completion = queue.wait().expect("wait").expect("one");
+                completion.result.unwrap_or_else(|e| panic!("{name}: {e}"));
+                back = completion.buf;
+            }
+            assert!(back[..] == pages[..], "{name}, page {page}");
+            writer.set_len(&written, bytes(page + 2) + 1).expect("resize");
+            assert_eq!(reader.len(&read).expect("len"), bytes(page + 2) + 1, "{name}");
+            writer.set_len(&written, bytes(page + 2)).expect("resize");
+            let end = reader.read_at(&read, &mut PageBuf::zeroed(1), bytes(page + 2));
+            assert!(matches!(end, Err(IoError::Short { .. })), "{name}: {end:?}");
         }
     }
 }
