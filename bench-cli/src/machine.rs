@@ -174,17 +174,33 @@ fn is_memory(file_system: &str) -> bool {
 
 /// The most that commits in a folder survive.
 pub fn most(folder: &Path) -> Level {
-    if in_memory(folder).is_some() { Level::Nothing } else { Level::PowerCut }
+    most_on(&file_system(folder))
 }
 
-/// A note on results from a folder in memory.
+/// What a server of FUSE makes of a sync is its own affair.
+fn most_on(file_system: &str) -> Level {
+    match file_system {
+        name if is_memory(name) => Level::Nothing,
+        name if name.contains("fuse") => Level::Kill,
+        _ => Level::PowerCut,
+    }
+}
+
+/// A note on results from a folder where commits survive less than a power cut.
 pub fn note(folder: &Path) -> Option<String> {
-    in_memory(folder).map(|name| {
-        format!(
-            "WARNING: the folder is on {name}, which is memory: syncs cost nothing, and a commit survives nothing; name a \
-             folder on a device with --dir"
-        )
-    })
+    note_on(&file_system(folder))
+}
+
+fn note_on(name: &str) -> Option<String> {
+    let why = match most_on(name) {
+        Level::Nothing => "which is memory: syncs cost nothing, and a commit survives nothing",
+        Level::Kill => {
+            "and its server decides what a sync does: a commit may not survive a power cut, and locks of files may not be \
+             shared with other paths to them"
+        }
+        Level::PowerCut => return None,
+    };
+    Some(format!("WARNING: the folder is on {name}, {why}; name a folder on a device with --dir"))
 }
 
 /// Where temporary folders are made: where the system has them, unless that is memory, or here.
@@ -247,6 +263,19 @@ mod tests {
             assert!(note(shared).is_some_and(|note| note.contains("tmpfs, which is memory")));
         } else {
             eprintln!("SKIPPED: no tmpfs is at /dev/shm here");
+        }
+    }
+
+    /// A run on FUSE said that commits survive a power cut.
+    #[test]
+    fn a_server_of_fuse_is_not_taken_for_a_device() {
+        for name in ["fuse", "fuse.bindfs", "fuseblk", "overlay over fuse"] {
+            assert_eq!(most_on(name), Level::Kill, "{name}");
+            let note = note_on(name).expect("a note");
+            assert!(note.contains(&format!("is on {name}, and its server decides")), "{note}");
+        }
+        for name in ["ext4", "overlay over xfs", "btrfs", "unknown"] {
+            assert_eq!((most_on(name), note_on(name)), (Level::PowerCut, None), "{name}");
         }
     }
 
