@@ -63,7 +63,7 @@ const FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
 const LAST: u32 = 1;
 const SHARED: u32 = 0x2000;
 /// Extents of one call.
-const AT_ONCE: usize = 64;
+const AT_ONCE: u32 = 64;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -84,10 +84,11 @@ struct Fiemap {
     mapped: u32,
     count: u32,
     reserved: u32,
-    extents: [Extent; AT_ONCE],
+    extents: [Extent; AT_ONCE as usize],
 }
 
-const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Fiemap>() == 32 + 56 * AT_ONCE);
+const _: () =
+    assert!(size_of::<Extent>() == 56 && size_of::<Fiemap>() == 32 + 56 * AT_ONCE as usize);
 
 /// The first extents of a file from a byte on.
 #[expect(unsafe_code, reason = "FIEMAP has no safe wrapper")]
@@ -97,14 +98,14 @@ fn extents_from(fd: impl AsFd, start: u64) -> Option<Vec<Extent>> {
         length: u64::MAX - start,
         flags: 0,
         mapped: 0,
-        count: AT_ONCE as u32,
+        count: AT_ONCE,
         reserved: 0,
-        extents: [Extent::default(); AT_ONCE],
+        extents: [Extent::default(); AT_ONCE as usize],
     };
     // SAFETY: the descriptor is open for the call; the kernel writes at most `count` extents behind the head, and the
     // structure has room for them.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), FIEMAP, &raw mut map) };
-    (result == 0).then(|| map.extents[..AT_ONCE.min(map.mapped as usize)].to_vec())
+    (result == 0).then(|| map.extents[..AT_ONCE.min(map.mapped) as usize].to_vec())
 }
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn a_file_of_its_own_shares_nothing() {
         let mut file = tempfile::tempfile().expect("a file");
-        std::io::Write::write_all(&mut file, &[7; 1 << 20]).expect("written");
+        std::io::Write::write_all(&mut file, &vec![7; 1 << 20]).expect("written");
         file.sync_all().expect("synced");
         let is_copied = file_system(&file) == Some(BTRFS);
         assert_eq!(shared_bytes(&file, 1 << 20), u64::from(is_copied) << 20);
