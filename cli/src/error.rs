@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pleach::Advice;
-use pleach::errors::IoError;
+use pleach::errors::{IoError, LockHolder};
 use pleach::internals::error::Contradiction;
 use pleach_archive::ArchiveError;
 use pleach_journal::format::creation::CreationError;
@@ -126,6 +126,10 @@ impl CliError {
                 pleach::Error::WrongHasher { found, .. } => format!(
                     "the database in {at} has the hasher {found}, which an application has made: a program of that application opens it"
                 ),
+                // It says itself what helps.
+                pleach::Error::Io(IoError::Locked { holder: LockHolder::Unshared(_), .. }) => {
+                    error.to_string()
+                }
                 _ if kind == ErrorKind::InUse => format!("{error}: stop that process"),
                 _ if kind == ErrorKind::Damaged => {
                     format!("{error}; `pleach check {at}` lists all that is damaged")

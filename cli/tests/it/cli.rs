@@ -1213,6 +1213,29 @@ fn objects_of_another_database_are_named() {
     }
 }
 
+/// As through FUSE, or after the process that had the database open has executed another program without a close.
+#[test]
+fn a_free_lock_that_names_a_living_process_has_commands_read_and_not_write() {
+    let (db, root) = database();
+    let (at, lock) = (name(&db), db.path().join("LOCK"));
+    let open = Db::open(Options::new(db.path())).expect("opened");
+    let owner = std::fs::read(&lock).expect("read");
+    open.close().expect("closed");
+    drop(open);
+    std::fs::write(&lock, &owner).expect("as if it were open");
+    for command in [&["repair", at][..], &["rollback", at, "--at", "0"]] {
+        let line = refusal(3, command);
+        let process = format!("in use by process {}", std::process::id());
+        assert!(line.contains(&process) && line.contains("does not share its locks"), "{line}");
+        assert!(line.trim_end().ends_with("remove LOCK"), "{line}");
+    }
+    assert_eq!(document(&["stat", at, "--json"])["root"], root);
+    told(&["check", at]);
+    assert_eq!(std::fs::read(&lock).expect("read"), owner, "a reader leaves it");
+    std::fs::remove_file(&lock).expect("removed");
+    told(&["rollback", at, "--at", "0"]);
+}
+
 /// An unmounted disk leaves an empty folder. A service wrote a full of the whole state there, or made the folder again, and
 /// said nothing; nor did a follower.
 #[test]
