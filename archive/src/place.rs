@@ -168,7 +168,10 @@ impl Archive {
         let listing = Listing::new(found.objects.into_iter().filter_map(named))?;
         let Seen { database, commit } = *self.seen();
         self.compare(&listing, database, commit)?;
-        self.require_folder()?;
+        // One that was listed and is gone by now is lost to the next listing.
+        if listing.database().is_none() {
+            self.require_folder()?;
+        }
         self.saw(listing.database(), 0);
         Ok(listing)
     }
