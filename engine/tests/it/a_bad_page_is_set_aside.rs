@@ -386,7 +386,7 @@ fn merges_go_round_a_run_that_cannot_be_read() {
             drop(db);
             // Past the pages of long values and of merged runs, which are free: a page that a check finds bad.
             let image = disk.image();
-            let pages = image.file("overflow").expect("a file").len() as u64 / 4096;
+            let pages = image.file("overflow").expect("a file").len() / 4096;
             let is_of_run = |page: &u64| {
                 let copy = SimDisk::from_image_with(&image, 3, unrecorded());
                 copy.damage(&flip(*page));

@@ -107,7 +107,8 @@ fn skewed(id: u64) -> Key {
 /// pairs took 1,260 MB of 64 MiB, and a load of 2^29 all memory.
 #[test]
 fn blocks_and_buffers_stay_within_the_memory() {
-    let shapes: [(&str, fn(u64) -> Key, u64, u64); 5] = [
+    type Shape = (&'static str, fn(u64) -> Key, u64, u64);
+    let shapes: [Shape; 5] = [
         ("uniform", |id| key(Keys::Uniform, id), 1 << 20, 8),
         ("shared prefix", |id| key(Keys::SharedPrefix, id), 1 << 18, 1),
         ("sequential", |id| key(Keys::Sequential, id), 1 << 18, 2),
