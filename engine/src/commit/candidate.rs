@@ -12,7 +12,7 @@ use super::outcomes::recycle_outcomes;
 use super::overlay::{Overlay, OverlayInner};
 use super::refold::write_access;
 use super::ticket::check_parent;
-use super::{CommitOptions, CommitTarget, commit, newer_view};
+use super::{CommitOptions, CommitTarget, commit, view_of_newest};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
@@ -104,15 +104,12 @@ impl Candidate<'_> {
             // All overlays below are committed or about to be: the state that the finish was folded on is published.
             return commit(engine, &target, outcomes);
         };
-        let view = &engine.db.commits.clone_view(&lowest.0.links.lock().view);
-        let target = CommitTarget { view, prev: &lowest.0.prev, layouts: None, ..target };
+        let target = CommitTarget { prev: &lowest.0.prev, layouts: None, ..target };
         // Checked before anything is folded for it.
         let parent = check_parent(&engine.db, &target)?;
-        let newer = newer_view(&engine.db, &target, parent)?;
-        let target = match &newer {
-            Some(view) => CommitTarget { view, parent, ..target },
-            None => target,
-        };
+        // The history may move on beyond the view that the lowest was folded on, but not beyond this one.
+        let view = &view_of_newest(&engine.db, &target, parent)?;
+        let target = CommitTarget { view, parent, ..target };
         let mut folded = Vec::new();
         let committed =
             self.fold_merged(&target, below, outcomes, &mut folded).and_then(|entry_kinds| {

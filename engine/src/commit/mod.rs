@@ -66,7 +66,8 @@ pub(crate) use throttle::ROOM_TIMEOUT;
 use throttle::throttle;
 use ticket::{QueuedCommit, check_parent, take_ticket};
 
-/// Attempts of a commit, each after other commits left its parent's state.
+/// Attempts of a commit, each after other commits left its parent's state, or the history has moved on beyond the commit
+/// that its view reads.
 const MAX_ATTEMPTS: u32 = 4;
 
 /// Commits the changes of these outcomes and gives the number of the commit. There is at most one outcome of a
@@ -90,8 +91,9 @@ pub(crate) fn commit(
                 outcomes[part].chunks[chunk].changes = changes;
             }
         }
-        let overtaken = matches!(committed, Err(Error::StaleParent { .. })) && tries < MAX_ATTEMPTS;
-        if !overtaken {
+        let was_left =
+            matches!(committed, Err(Error::StaleParent { .. } | Error::SnapshotTooOld { .. }));
+        if !was_left || tries == MAX_ATTEMPTS {
             return committed;
         }
         check_parent(&engine.db, target)?;

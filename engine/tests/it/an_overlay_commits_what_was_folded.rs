@@ -3,6 +3,7 @@
 //! times the commit of its block, because every overlay was folded again.
 
 use std::thread;
+use std::time::Duration;
 
 use pleach::{Access, Db, Error, Geometry, Hasher, Options, SessionOptions, Value};
 use pleach_io::sim::SimDisk;
@@ -292,6 +293,55 @@ fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_co
     assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     drop((below, above));
     db.close().expect("closed");
+}
+
+/// The history may move on beyond that base at any moment of a commit: here a checkpoint writes its undo, which is more
+/// than `history_mib` allows, while the commit writes a long value, and a flush splits pages. It gave `SnapshotTooOld`.
+#[test]
+fn an_overlay_whose_base_leaves_the_history_during_its_commit_is_committed() {
+    for merged in [false, true] {
+        let (device, gate) = Held::new(SimDisk::new(1, unrecorded()));
+        let options = Options::new("sim").create(true).cache_mib(16).geometry(Geometry::small());
+        let options = options.history(200).history_mib(0).log_limit_bytes(256 << 10);
+        let options = options.tune(|tuning| tuning.flush_at = 1);
+        let db = Db::open_on(device, Patient::new(2, &gate), options).expect("opened");
+        db.pause_background();
+        let mut model = Model::default();
+        let mut made = Vec::<Overlay>::new();
+        let long = Access::write(uniform(9000), Some(Value::from(vec![9; 150_000])));
+        let batches =
+            [puts(0..7000, 1), puts((0..3000).step_by(7), 2), puts((0..3000).step_by(5), 3)];
+        for mut accesses in batches.into_iter().take(2 + usize::from(merged)) {
+            if made.len() == 1 {
+                accesses.push(long.clone());
+            }
+            model.apply(&accesses);
+            made.push(overlay(&db, made.last(), accesses));
+        }
+        made[0].commit().expect("committed");
+        assert_eq!(db.history(), 0..=1);
+        let (other, before) = (db.clone(), db.metrics().refolds);
+        gate.behind_sync("overflow", move || {
+            // One page becomes dozens.
+            let flush = thread::spawn(move || {
+                other.drain(0).expect("flushed");
+                other.resume_background();
+                for _ in 0..20_000 {
+                    if other.history() == (1..=1) {
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+                panic!("the log is long, and there is no checkpoint: {:?}", other.metrics());
+            });
+            flush.join().expect("no panic");
+        });
+        assert_eq!(made[made.len() - 1].commit().expect("committed"), 2);
+        assert!(db.metrics().refolds > before, "its layout was another");
+        assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
+        drop(made);
+        db.close().expect("closed");
+    }
 }
 
 /// With a history a record has the values before. Those of an overlay below are in memory when the finish sees

@@ -153,6 +153,8 @@ pub struct Opening {
     pub history: u64,
     /// True when all commits that are held can be read, beyond the history, too.
     pub keeps_all: bool,
+    /// True when the history may become shorter at each checkpoint, because of a limit in bytes of the device.
+    pub limited: bool,
     pub durability: Durability,
 }
 
@@ -236,7 +238,11 @@ impl Setup {
             1 << 30
         };
         let (options, keeps_all) = (options.history_bytes(history_bytes), history_bytes == 1 << 30);
-        Opening { options, threads, history, keeps_all, durability }
+        // Of real threads any may come to a checkpoint between two looks at the history.
+        let limited = self.simulated && self.always.is_none() && rng.below(3) == 0;
+        let keeps_all = keeps_all && !limited;
+        let options = if limited { options.history_mib(rng.below(2)) } else { options };
+        Opening { options, threads, history, keeps_all, limited, durability }
     }
 }
 

@@ -123,7 +123,7 @@ impl<H: Judged, P: Place> World<H, P> {
                 let is_cut =
                     self.log_bytes() - since.log_bytes > SEGMENTS * self.setup.geometry.log_segment;
                 assert!(
-                    is_beyond || is_cut,
+                    is_beyond || is_cut || self.opening.limited,
                     "commit {commit} of a history from {} is too old",
                     self.from
                 );

@@ -271,7 +271,8 @@ impl<H: Judged, P: Place> World<H, P> {
 
     /// True when sessions on a commit may be too old: beyond the history, where memory has not all undo.
     pub fn may_end(&self, commit: u64) -> bool {
-        commit < self.from && !(self.opening.keeps_all && commit >= self.opened)
+        let from = if self.opening.limited { self.number() } else { self.from };
+        commit < from && !(self.opening.keeps_all && commit >= self.opened)
     }
 
     /// What was read of a commit: it may be too old, beyond the history, where memory has not all undo.
@@ -399,7 +400,8 @@ impl<H: Judged, P: Place> World<H, P> {
     }
 
     fn begins_at(&mut self, start: u64) {
-        let is_short = start > self.from && self.logged > LOGGED;
+        let is_limited = self.opening.limited || self.logged > LOGGED;
+        let is_short = start > self.from && is_limited;
         let is_known = (self.from..=self.from_at_most).contains(&start);
         assert!(is_short || is_known, "from {start}, not {} to {}", self.from, self.from_at_most);
         (self.from, self.from_at_most) = (start, start.max(self.from_at_most));
@@ -453,20 +455,25 @@ impl<H: Judged, P: Place> World<H, P> {
     pub fn past(&mut self, rng: &mut Rng) -> Kept {
         let from = self.oldest();
         let commit = from + rng.below(self.number() - from + 1);
-        let session = self.db().at(commit).expect("in the history");
-        Kept { session, state: self.at(commit).clone(), over: None }
+        match self.or_too_old(commit, self.db().at(commit)) {
+            Some(session) => Kept { session, state: self.at(commit).clone(), over: None },
+            // The history has moved on, and ends with the newest commit.
+            None => self.past(rng),
+        }
     }
 
     fn look_back(&mut self, rng: &mut Rng) {
         let Kept { session, state, .. } = self.past(rng);
         self.look_at_commit(&session, rng);
         let now = self.session(rng);
-        state.assert_change::<H>(&session, (&now.state, &now.session), &self.setup, rng);
+        if !self.opening.limited {
+            state.assert_change::<H>(&session, (&now.state, &now.session), &self.setup, rng);
+        }
         // On either side of the history.
         if let Some(before) = self.from.checked_sub(1) {
             let old = self.db().at(before).map(drop);
             let is_told = matches!(old, Err(Error::SnapshotTooOld { commit, oldest })
-                if (commit, oldest) == (before, self.from));
+                if commit == before && (oldest == self.from || self.opening.limited));
             assert!(is_told, "{old:?}");
         }
         let next = self.db().at(self.number() + 1).map(drop);
@@ -475,17 +482,18 @@ impl<H: Judged, P: Place> World<H, P> {
 
     fn look_at_commit(&self, session: &Session, rng: &mut Rng) {
         let number = session.commit_number();
-        let (state, commit) = (self.at(number), self.db().commit_at(number));
-        let commit = commit.expect("in the history");
+        let (state, found) = (self.at(number), self.db().commit_at(number));
+        let Some(commit) = self.or_too_old(number, found) else { return };
         state.assert_roots(&commit.roots, "a commit of the history");
         assert!(commit.number == number && *commit.blob == *state.blob, "another blob than then");
-        assert!(self.says(session, state, rng, false), "in the history");
+        let is_kept = self.says(session, state, rng, false);
+        assert!(is_kept || self.opening.limited, "in the history");
     }
 
     /// Each commit of the history is what it was.
     pub fn look_at_history(&mut self, rng: &mut Rng) {
         for commit in self.oldest()..=self.number() {
-            let session = self.db().at(commit).expect("in the history");
+            let Some(session) = self.or_too_old(commit, self.db().at(commit)) else { continue };
             assert_eq!(session.commit_number(), commit);
             self.look_at_commit(&session, rng);
         }
@@ -572,6 +580,7 @@ impl<H: Judged, P: Place> World<H, P> {
         if let (Op::Close, true) = (how, Rng::new(seed).below(3) == 0) {
             self.check();
         }
+        let was_limited = self.opening.limited;
         self.opening = self.setup.opening(self.place.path(), seed);
         let db = match self.place.open(&self.opening, seed) {
             Ok(db) => db,
@@ -589,7 +598,8 @@ impl<H: Judged, P: Place> World<H, P> {
         let (from, history) = (*db.history().start(), self.opening.history);
         assert!(from <= number && number - from <= history, "a history from {from}");
         let most = self.from_at_most.max(number.saturating_sub(history));
-        assert!(from <= most || is_cut, "a history from {from}, not {most}");
+        let is_limited = was_limited || self.opening.limited;
+        assert!(from <= most || is_cut || is_limited, "a history from {from}, not {most}");
         (self.from, self.from_at_most) = (from, from.max(most.min(number)));
         self.db = Some(db);
         self.check_tip();
