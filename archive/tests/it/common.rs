@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
 use pleach::load::LoadOptions;
-use pleach::{Access, Db, Error, Options, SessionOptions, Value};
+use pleach::{Access, Db, Error, Options, Session, SessionOptions, Value};
 use pleach_archive::{Archive, RestoreOptions, RestoreReport, restore};
 use pleach_ops::{CheckOptions, check};
 use rand_chacha::ChaCha8Rng;
@@ -223,7 +223,11 @@ pub(crate) fn open(folder: &Path, history: u64) -> Db {
 
 /// All of the newest commit.
 pub(crate) fn state_of(db: &Db) -> State {
-    let session = db.snapshot().expect("a snapshot");
+    state_of_session(&db.snapshot().expect("a snapshot"))
+}
+
+/// All of a session's state.
+pub(crate) fn state_of_session(session: &Session) -> State {
     let roots = session.roots();
     let merkle = roots.iter().map(|(number, _)| (number, false));
     let numbers: BTreeMap<u8, bool> =

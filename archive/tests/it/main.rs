@@ -2,6 +2,7 @@
 
 mod common;
 
+mod a_follower_keeps_a_deep_history;
 mod change_streams_are_applied_or_refused;
 mod damage_is_named;
 mod every_archived_commit_is_restored;
