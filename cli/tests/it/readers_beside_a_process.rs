@@ -88,6 +88,13 @@ fn readers_beside_another_process_see_whole_commits() {
         for commit in [commit, commit - 20] {
             *(if read_all(&reader, commit) { &mut whole } else { &mut too_old }) += 1;
         }
+        // Each open finds all of the history, whatever the other process writes over meanwhile.
+        let again = Db::open(options.clone()).expect("opens");
+        assert!(again.opened().lost.is_none(), "{:?}", again.opened());
+        let kept = again.history();
+        assert!(kept.end() - kept.start() >= 99, "{kept:?}");
+        *(if read_all(&again, *kept.start()) { &mut whole } else { &mut too_old }) += 1;
+        drop(again);
         let at = state.to_str().expect("a plain name");
         let all: [&[&str]; 5] = [
             &["stat", at],

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Durability, Error, Geometry, Key, Options, Value};
@@ -280,6 +281,80 @@ fn readers_beside_a_thread_that_writes_see_whole_commits() {
     });
     println!("{looks:?} states were read, {} commits made", db.commit_number());
     assert!(looks.iter().all(|looks| *looks > 0), "{looks:?}");
+}
+
+/// Threads: a writer of long values with a history on real files, and readers that open again and again. No open may take what
+/// the writer frees and writes over meanwhile for damage.
+#[test]
+fn readers_that_open_beside_a_thread_that_writes_long_values_lose_no_history() {
+    const HISTORY: u64 = 30;
+    const IDS: u64 = 6;
+    let folder = tempfile::tempdir().expect("a folder");
+    let geometry = Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 };
+    let options = Options::new(folder.path()).cache_mib(16).threads(1).geometry(geometry);
+    let options = options.history(HISTORY).history_bytes(1).kept_log_mib(0);
+    let writing = options.clone().create(true).log_limit_bytes(4 << 20);
+    let writing = writing.tune(|tuning| tuning.flush_at = 1).durability(Durability::None);
+    let db = Db::open(writing).expect("created");
+    // Each commit replaces one key's value in the record, and some in the overflow file.
+    let len = |id: u64| [40, 5600, 70_000][usize::try_from(id % 3).expect("small")];
+    let written = |id: u64, at: u64| (1..=at).rev().find(|at| (id + at).is_multiple_of(IDS / 2));
+    let write = |number: u64| {
+        let ids = (0..IDS).filter(|id| written(*id, number) == Some(number));
+        let value = |id| Value::from(number.to_be_bytes().repeat(len(id) / 8));
+        commit(&db, ids.map(|id| Access::write(uniform(id), Some(value(id)))).collect())
+    };
+    let (newest, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let read = |reader: &Db, commit: u64| -> Result<(), Error> {
+        let session = reader.at(commit)?;
+        for id in 0..IDS {
+            let value = session.read(&uniform(id))?;
+            let expected = written(id, commit).map(|at| at.to_be_bytes().repeat(len(id) / 8));
+            assert!(value.as_deref() == expected.as_deref(), "key {id} of commit {commit}");
+        }
+        Ok(())
+    };
+    let (opens, too_old) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut number = 0;
+            while !done.load(Ordering::Relaxed) {
+                number += 1;
+                assert_eq!(write(number), number);
+                newest.store(number, Ordering::Release);
+            }
+        });
+        let reader = |turn: u64| {
+            while newest.load(Ordering::Acquire) < 2 * HISTORY {
+                std::thread::yield_now();
+            }
+            let mut too_old = 0;
+            let opens = crate::common::cases(30);
+            for round in 0..opens {
+                let reader = Db::open(options.clone().read_only(true)).expect("opens");
+                assert!(reader.opened().lost.is_none(), "{round}: {:?}", reader.opened());
+                let kept = reader.history();
+                assert!(kept.end() - kept.start() >= HISTORY - 1, "{round}: {kept:?}");
+                for commit in [*kept.end(), *kept.start(), kept.start() + (round + turn) % HISTORY]
+                {
+                    match read(&reader, commit) {
+                        Ok(()) => {}
+                        Err(Error::SnapshotTooOld { .. }) => too_old += 1,
+                        Err(error) => panic!("{round}: commit {commit} of {kept:?}: {error}"),
+                    }
+                }
+                assert!(reader.refresh().expect("goes on") >= *kept.end());
+            }
+            (opens, too_old)
+        };
+        let readers: Vec<_> = (0..2).map(|turn| scope.spawn(move || reader(turn))).collect();
+        let all: Vec<_> = readers.into_iter().map(ScopedJoinHandle::join).collect();
+        done.store(true, Ordering::Relaxed);
+        writer.join().expect("no wrong number");
+        let all = all.into_iter().map(|one| one.expect("a reader"));
+        all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    });
+    println!("{opens} opens beside {} commits, {too_old} states too old", db.commit_number());
+    assert!(too_old < 3 * opens, "no old state was read");
 }
 
 /// Reads a state at one moment; says how many could be read to their end.
