@@ -10,11 +10,9 @@ use pleach_beatree::page_no::page_offset;
 use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::names::LOAD_SPILL_FILE;
 
-use super::collect::LoadSizes;
+use super::sizes::{LoadSizes, WRITES};
 use crate::error::{Error, NoRoom, Result, full_or};
 
-/// Writes in flight.
-pub(super) const DEPTH: usize = 16;
 /// Blocks by which the spill file grows.
 const GROWTH: u64 = 256;
 
@@ -146,13 +144,13 @@ impl LoadBlocks {
         if self.spill.is_none() {
             self.spill = Some(LoadSpill {
                 file: self.device.open(LOAD_SPILL_FILE, OpenMode::CreateNew)?,
-                queue: self.device.queue(DEPTH)?,
+                queue: self.device.queue(WRITES)?,
                 free: Vec::new(),
                 end: 0,
                 reserved: 0,
             });
         }
-        if self.in_flight() == DEPTH {
+        if self.in_flight() == WRITES {
             self.complete()?;
         }
         let len = self.block_len() as u64;

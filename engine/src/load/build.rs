@@ -14,20 +14,15 @@ use pleach_io::{File, IoError, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::blocks::FrozenBlocks;
-use super::collect::{LoadSizes, UnitSource};
+use super::collect::UnitSource;
+use super::sizes::{BUFFERS, DEPTH, LoadSizes};
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::state::TrieDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 
-/// Most pages that are folded and written at once.
-pub(super) const MAX_BATCH: usize = 256;
 /// Pages that are put into the cache, and up to a batch of each worker more. Caching a page costs half as much as its
 /// load, mostly for fresh memory: more of them would slow a large load.
 const MAX_CACHED: usize = 8192;
-/// A worker's requests in flight.
-const DEPTH: usize = 8;
-/// A worker's buffers of a batch each: those in flight, and one that is filled.
-pub(super) const BUFFERS: usize = DEPTH + 1;
 
 /// What all workers share.
 pub(super) struct UnitBuilder<'a> {

@@ -4,70 +4,14 @@
 //! one page can hold. Small neighbouring buckets become one unit. A bucket that is too large is distributed again, by
 //! the bits after those that all its keys share, as often as necessary.
 
-use pleach_beatree::load::MAX_RECORD;
 use pleach_beatree::load::{LoadRecord, LoadRecords};
-use pleach_beatree::page_no::page_offset;
 use pleach_core::prefix::common_len;
 use pleach_core::{Key, Prefix, cpu_prefetch};
 use pleach_io::PageBuf;
 
-use super::blocks::{self, LoadBlock, LoadBlocks};
-use super::build;
+use super::blocks::{LoadBlock, LoadBlocks};
+use super::sizes::{LoadSizes, MIN_UNIT};
 use crate::error::{Error, Result};
-
-/// A prefix is divided into units only when its records have more bytes than this: its cells then take more than a
-/// page, however deep it is.
-const MIN_UNIT: u64 = 64 << 10;
-/// Bytes of records of the largest unit.
-const MAX_UNIT: u64 = 8 << 20;
-/// Bits by which pairs are distributed in one pass.
-const MAX_BITS: u16 = 10;
-
-const _: () = assert!(MIN_UNIT > 16 * MAX_RECORD as u64);
-
-/// Sizes that follow from the memory of a load. Three quarters are for blocks, of which at most a quarter is open; the
-/// rest is for workers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LoadSizes {
-    /// Pages of a block.
-    pub(super) block_pages: usize,
-    /// Most blocks in memory.
-    pub(super) blocks: usize,
-    /// Most bits by which pairs are distributed.
-    bits: u16,
-    /// Bytes of records of the largest unit.
-    unit: u64,
-    /// Workers that build pages.
-    pub(super) workers: usize,
-    /// Most pages that a worker folds and writes at once.
-    pub(super) batch: usize,
-}
-
-impl LoadSizes {
-    pub(super) fn new(memory: u64, workers: usize) -> Self {
-        let blocks = memory / 4 * 3;
-        let block_pages = (blocks / 4 / page_offset(32)).clamp(1, 16);
-        let open = (blocks / 4 / page_offset(block_pages)).max(2);
-        let bits = u16::try_from(open.ilog2()).expect("at most 64").min(MAX_BITS);
-        let few = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let workers = workers.clamp(1, few(memory / 4 / (2 * MIN_UNIT)).max(1));
-        let share = memory / 4 / workers as u64;
-        Self {
-            block_pages: few(block_pages),
-            blocks: few(blocks / page_offset(block_pages)),
-            bits,
-            // Sorting takes three quarters of a unit's bytes again.
-            unit: (share / 4).clamp(MIN_UNIT, MAX_UNIT),
-            workers,
-            batch: few(share / 2 / page_offset(build::BUFFERS as u64)).clamp(1, build::MAX_BATCH),
-        }
-    }
-
-    /// Most filled blocks that stay in memory, beside all open ones, one that is read and the writes in flight.
-    pub(super) fn stored_blocks(&self) -> usize {
-        self.blocks - (1 << self.bits) - 1 - blocks::DEPTH
-    }
-}
 
 struct Bucket {
     full: Vec<LoadBlock>,
@@ -263,24 +207,5 @@ mod tests {
         assert_eq!(bits_of(&key, 253, 3), 5);
         assert_eq!(bits_of(&key, 255, 1), 1);
         assert_eq!(bits_of(&key, 0, 10), 0);
-    }
-
-    #[test]
-    fn sizes_stay_within_the_memory() {
-        for mib in [1, 4, 64, 1024, 8192] {
-            for workers in [1, 2, 64] {
-                let memory = mib << 20;
-                let sizes = LoadSizes::new(memory, workers);
-                let block = page_offset(sizes.block_pages as u64);
-                assert!(4 << sizes.bits <= sizes.blocks, "{mib} MiB: {sizes:?}");
-                assert!(2 * sizes.stored_blocks() > sizes.blocks, "{mib} MiB: {sizes:?}");
-                assert!((MIN_UNIT..=MAX_UNIT).contains(&sizes.unit));
-                // A block more, since the last one of a unit may be nearly empty.
-                let worker =
-                    sizes.unit * 7 / 4 + page_offset((sizes.batch * build::BUFFERS) as u64);
-                let most = sizes.blocks as u64 * block + sizes.workers as u64 * worker;
-                assert!(most <= memory / 10 * 11, "{mib} MiB: {most} bytes of {sizes:?}");
-            }
-        }
     }
 }

@@ -20,6 +20,7 @@
 mod blocks;
 mod build;
 mod collect;
+mod sizes;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,7 +48,8 @@ use crate::state::pages::overflow;
 use crate::state::pages::space::TentativeRuns;
 use blocks::LoadBlocks;
 use build::build;
-use collect::{Buckets, LoadSizes};
+use collect::Buckets;
+use sizes::LoadSizes;
 
 /// Pairs between two calls of the progress function.
 const TICK: u64 = 1 << 16;
