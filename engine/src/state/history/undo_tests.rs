@@ -1,7 +1,7 @@
 //! The bytes that undo reports are those that it takes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pleach_beatree::Stored;
 use pleach_core::page::overflow::OverflowRun;
@@ -169,6 +169,51 @@ fn a_run_that_was_begun_before_a_load_is_not_listed_after_it() {
     };
     undo.write_run(|| Ok(1), allocate).expect("written");
     assert_eq!(undo.disk_runs(), (0, 0));
+}
+
+/// Commits may move the history on beyond a run while the checkpoint task writes it. Until the run was removed again, states
+/// in the gap behind it counted as kept: their reader, who had been told that they were too old, was given later values.
+#[test]
+fn a_state_that_is_too_old_stays_so_while_runs_are_written() {
+    let device: Disk =
+        SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() }).into();
+    let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
+    device.allocate(&file, 0, 1 << 30).expect("room");
+    let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
+    runs.write_to(file);
+    let undo = Undo::new(HistoryLimits::of_disk(3, 1 << 20), 0, Some(Arc::new(runs)), Vec::new());
+    let is_done = AtomicBool::new(false);
+    let more = |commits| {
+        for _ in 0..commits {
+            commit(&undo, undo.newest() + 1);
+            undo.settle();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut refused = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                while undo.load_since(refused + 1).is_err() {
+                    refused += 1;
+                }
+                let came_back = refused > 0 && undo.load_since(refused).is_ok();
+                assert!(!came_back, "commit {refused} can be read again");
+            }
+        });
+        let mut next = 0;
+        for number in 1..2000 {
+            more(2);
+            let mut is_first = true;
+            let allocate = &mut |pages| {
+                more(if std::mem::take(&mut is_first) { 6 } else { 0 });
+                let run = OverflowRun { start: next, pages: u32::try_from(pages).expect("few") };
+                next += pages as u64;
+                Ok(vec![run])
+            };
+            undo.write_run(|| Ok(number), allocate).expect("written");
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

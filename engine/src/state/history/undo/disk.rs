@@ -47,9 +47,12 @@ impl Undo {
         let mut merges = self.merges.lock();
         let mut retention = self.retention.lock();
         retention.window.set_written(run.descriptor.through);
-        self.update(|past| past.disk = past.disk.iter().cloned().chain([run]).collect());
+        // Commits or a load meanwhile may have moved the window on beyond runs.
+        let from = retention.window.oldest_commit();
+        let runs = self.current.load().disk.to_vec().into_iter().chain([run]);
+        let needed = runs.filter(|run| run.descriptor.through > from);
+        self.update(|past| past.disk = needed.collect());
         drop(retention);
-        // Drops the run where a load meanwhile has ended the history before it.
         self.trim(&mut merges);
         Ok(())
     }
