@@ -49,9 +49,10 @@ impl Undo {
         retention.window.set_written(run.descriptor.through);
         // Commits or a load meanwhile may have moved the window on beyond runs.
         let from = retention.window.oldest_commit();
-        let runs = self.current.load().disk.to_vec().into_iter().chain([run]);
-        let needed = runs.filter(|run| run.descriptor.through > from);
-        self.update(|past| past.disk = needed.collect());
+        self.update(|past| {
+            let runs = past.disk.iter().cloned().chain([run]);
+            past.disk = runs.filter(|run| run.descriptor.through > from).collect();
+        });
         drop(retention);
         self.trim(&mut merges);
         Ok(())
