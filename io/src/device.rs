@@ -114,7 +114,8 @@ pub trait Device: Debug + Send + Sync + 'static {
     /// The free bytes and the size in bytes of the file system that holds the folder.
     fn free_space(&self) -> Result<(u64, u64)>;
     /// Bytes that overwrites of the files whose names begin like this would take anew from the file system: blocks that
-    /// a copy or a snapshot shares, and files that are copied on write. 0 where the file system does not say.
+    /// a copy or a snapshot shares, and files that are copied on write; and what the file system may take at once for
+    /// itself (btrfs). 0 where it does not say.
     fn shared_bytes(&self, _prefixes: &[&str]) -> Result<u64> {
         Ok(0)
     }

@@ -133,7 +133,7 @@ fn a_full_device_takes_deletes_and_then_puts_again() {
 /// first delete, and then each open.
 #[test]
 fn full_file_systems_take_deletes_and_then_puts_again() {
-    for (kind, mib) in [("ext4", 300), ("xfs", 320), ("btrfs", 400)] {
+    for (kind, mib) in [("ext4", 300), ("xfs", 320), ("btrfs", 800)] {
         let Some(device) = Small::mounted(kind, mib) else {
             println!("SKIPPED: cannot make or mount {kind} on a loop device here");
             continue;

@@ -283,9 +283,7 @@ pub(super) fn is_linked(file: &OsFile) -> Result<bool> {
 /// Sets the length in bytes.
 pub(super) fn set_len(file: &OsFile, len: u64) -> Result<()> {
     repeated(|| rustix::fs::ftruncate(file.fd(), len))
-        .map_err(|errno| os_error(file.name(), len, Operation::Resize, errno.raw_os_error()))?;
-    shared::settle_free_space(file.fd());
-    Ok(())
+        .map_err(|errno| os_error(file.name(), len, Operation::Resize, errno.raw_os_error()))
 }
 
 /// Repeats an interrupted call that has no partial effect.

@@ -26,11 +26,17 @@ pub(super) fn write_in_place(fd: impl AsFd) {
     }
 }
 
-/// Room that a removed or shortened file had is free on btrfs only when a transaction ends, half a minute later: ends it.
-pub(super) fn settle_free_space(fd: impl AsFd) {
-    if file_system(&fd) == Some(BTRFS) {
-        let _ = rustix::fs::syncfs(fd);
-    }
+/// What files have taken and given back is in the figures of btrfs only when a transaction ends, up to half a minute
+/// later: ends it. True when the figures may be others now.
+pub(super) fn settle_free_space(fd: impl AsFd) -> bool {
+    file_system(&fd) == Some(BTRFS) && rustix::fs::syncfs(fd).is_ok()
+}
+
+/// Bytes that btrfs may take at once of what it calls free: two copies of a chunk of metadata, of 1 GiB, or 256 MiB on a
+/// file system of up to 50 GiB, and a tenth of the file system at most.
+pub(super) fn metadata_chunks(fd: impl AsFd, size: u64) -> u64 {
+    let chunk = if size > 50 << 30 { 1 << 30 } else { 256 << 20 };
+    if file_system(fd) == Some(BTRFS) { 2 * chunk.min(size / 10) } else { 0 }
 }
 
 /// True when overwrites of files in this folder may take room.
