@@ -105,12 +105,23 @@ pub(crate) fn namespaces(args: &FolderArgs) -> Result<()> {
     })
 }
 
-/// A commit of the history, and when it was made, where that is known.
-fn commit(db: &Db, number: u64) -> pleach::Result<(Commit, Option<SystemTime>)> {
+/// A commit of the history.
+struct PastCommit {
+    commit: Commit,
+    /// When it was made, where that is known.
+    time: Option<SystemTime>,
+    /// The commit that it goes back to, if it is a rollback.
+    back_to: Option<u64>,
+}
+
+fn past_commit(db: &Db, number: u64) -> pleach::Result<PastCommit> {
+    let commit = db.commit_at(number)?;
     // Of the oldest commit only the state is kept.
-    let is_oldest = number == *db.history().start();
-    let time = if is_oldest { None } else { db.committed_at(number)? };
-    Ok((db.commit_at(number)?, time))
+    if number == *db.history().start() {
+        return Ok(PastCommit { commit, time: None, back_to: None });
+    }
+    let (time, back_to) = (db.committed_at(number)?, db.rolled_back_to(number)?);
+    Ok(PastCommit { commit, time, back_to })
 }
 
 pub(crate) fn history(HistoryArgs { folder: args, last }: &HistoryArgs) -> Result<()> {
@@ -123,9 +134,9 @@ pub(crate) fn history(HistoryArgs { folder: args, last }: &HistoryArgs) -> Resul
     }
     let (oldest, newest) = db.history().into_inner();
     let first = last.map_or(oldest, |last| (newest + 1).saturating_sub(last).max(oldest));
-    let commits = (first..=newest).map(|number| commit(&db, number));
+    let commits = (first..=newest).map(|number| past_commit(&db, number));
     if args.json {
-        let commits = commits.map(|commit| commit.map(|(commit, time)| commit_json(&commit, time)));
+        let commits = commits.map(|past| past.map(|past| commit_json(&past)));
         let commits =
             commits.collect::<pleach::Result<Value>>().map_err(CliError::engine(folder))?;
         return output::json(&json!({"schema": 1, "commits": commits}));
@@ -133,27 +144,34 @@ pub(crate) fn history(HistoryArgs { folder: args, last }: &HistoryArgs) -> Resul
     let mut failed = None;
     output::write(|to| {
         for commit in commits {
-            let (Commit { number, root, blob, .. }, time) = match commit {
-                Ok(commit) => commit,
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            };
+            let PastCommit { commit: Commit { number, root, blob, .. }, time, back_to } =
+                match commit {
+                    Ok(past) => past,
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                };
             let time = time.map(|time| humantime::format_rfc3339_seconds(time).to_string());
             let time = time.as_deref().unwrap_or("at an unknown time");
-            writeln!(to, "{number:<10} {time:<20} root {root}, blob of {} bytes", blob.len())?;
+            let back = back_to.map_or(String::new(), |to| format!(", goes back to commit {to}"));
+            writeln!(
+                to,
+                "{number:<10} {time:<20} root {root}, blob of {} bytes{back}",
+                blob.len()
+            )?;
         }
         Ok(())
     })?;
     failed.map_or(Ok(()), |error| Err(CliError::engine(folder)(error)))
 }
 
-fn commit_json(commit: &Commit, time: Option<SystemTime>) -> Value {
+fn commit_json(PastCommit { commit, time, back_to }: &PastCommit) -> Value {
     let seconds = time.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
     json!({
         "number": commit.number,
         "time": seconds.map(|seconds| seconds.as_secs()),
+        "rolled_back_to": back_to,
         "root": commit.root.to_string(),
         "roots": output::roots(&commit.roots),
         "blob": hex(&commit.blob),

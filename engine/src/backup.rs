@@ -91,7 +91,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
     SuperblockStore::create(target.clone(), &superblock)?;
     target.sync_folder()?;
     drop(lock);
-    let log = superblock.durable_through.saturating_since(superblock.log_from());
+    let log = superblock.durable_through.saturating_since(superblock.log_from);
     let image = page_offset(u64::from(superblock.image.pages));
     Ok(CopyReport {
         commit: newest.number,

@@ -246,8 +246,9 @@ impl Db {
         self.commit_fact(commit, Undo::rolled_back_to)
     }
 
-    /// When a commit was made, in seconds of the system's clock; `None` where that is not known: an open for writing,
-    /// and a reader, read commits from the log, which has no times.
+    /// When a commit was made, by the system's clock, in whole seconds; `None` where that is not known: for commit 0, for
+    /// commits in the log of format 7, and where the clock stood before 1970. The clock may be set back, so that a later
+    /// commit has an earlier time.
     ///
     /// # Errors
     /// As [`Self::rolled_back_to`].
@@ -265,7 +266,7 @@ impl Db {
         let engine = self.0.open_engine()?;
         check_exists(&engine, commit)?;
         if commit == 0 {
-            return Ok(None);
+            return self.commit_at(0).map(|_| None);
         }
         let undo = &engine.db.commits.undo;
         let said = engine.db.run_read(commit - 1, || said(undo, commit));
@@ -274,7 +275,9 @@ impl Db {
 
     /// The commits of a range that changed a key of a namespace, ascending, or from the newest on with
     /// [`rev`](Iterator::rev): `next` is the first change after a commit, `next_back` the last one at or before it. A
-    /// range without a begin begins with the history, and is empty where it ends before that. A commit that wrote the
+    /// range without a begin begins with the history, and is empty where it ends before that. Of the oldest commit of
+    /// the history ([`Self::history`]) only the state is known: a range that begins with it begins behind it, as one
+    /// without a begin does. A commit that wrote the
     /// same value again counts; one that drops or restores the namespace does not. Values are those of the states
     /// before and after ([`Self::at`]).
     ///
@@ -291,7 +294,8 @@ impl Db {
             Bound::Included(first) => Some((*first).max(1)),
             Bound::Excluded(before) => Some(before.saturating_add(1)),
             Bound::Unbounded => None,
-        };
+        }
+        .filter(|first| first != self.history().start());
         let last = match commits.end_bound() {
             Bound::Included(last) => *last,
             Bound::Excluded(behind) => behind.saturating_sub(1),

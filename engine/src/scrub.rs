@@ -183,7 +183,7 @@ fn log_end(db: &TrieDb) -> LogPos {
 /// The begin of the log that is kept: a record before the replay start, or the replay start itself.
 fn log_start(db: &TrieDb) -> LogPoint {
     let newest = writer_superblock(db).unwrap_or_else(|| db.images.newest());
-    let from = newest.log_from();
+    let from = newest.log_from;
     if from < newest.replay.position { from.into() } else { newest.replay }
 }
 

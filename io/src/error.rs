@@ -64,7 +64,10 @@ pub enum IoError {
         expected: u64,
     },
     /// Another process, or this one, holds the folder.
-    #[error("the database{} is in use by {holder}", in_folder(folder))]
+    #[error(
+        "cannot lock the database{} (Resource temporarily unavailable): it is in use by {holder}",
+        in_folder(folder)
+    )]
     Locked {
         /// The folder; empty for a simulated one.
         folder: String,
@@ -201,8 +204,8 @@ impl core::fmt::Display for LockHolder {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::ThisProcess => f.write_str(
-                "this process: it is open already, or a handle of an earlier open is still alive (a session, a \
-                 block or an overlay); close that first",
+                "this process: an open database, or a session, block or overlay of an earlier open; close that \
+                 first",
             ),
             Self::Process(pid) => write!(f, "process {pid}"),
             Self::Unshared(pid) => write!(

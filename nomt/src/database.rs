@@ -4,10 +4,12 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::RwLock;
-use pleach::errors::IoError;
-use pleach::{CommitOptions, Db, Error, Hasher, load::LoadOptions};
+use pleach::scrub::{ScrubOptions, scrub};
+use pleach::{
+    CommitOptions, Db, Error, Hasher, SessionOptions, errors::IoError, load::LoadOptions,
+};
 
 use crate::hashing::{HashAlgorithm, hasher_of};
 use crate::{Root, Value, import, metrics::Metrics, options::Options, trie::KeyPath};
@@ -90,15 +92,17 @@ impl<T: HashAlgorithm> Nomt<T> {
     /// Undoes the newest `n` commits. Commits that were rolled back are not counted again, nor are rollbacks.
     ///
     /// # Errors
-    /// Without [`Options::rollback`]; when so many commits are not kept ([`Options::max_rollback_log_len`]); those of
-    /// the engine.
+    /// Without [`Options::rollback`]; when so many commits are not kept ([`Options::max_rollback_log_len`]); when the
+    /// values that come back take more than 1 GiB (go back in steps); those of the engine. Where its
+    /// [`outcome`](pleach::Error::outcome) is `Unknown`, the next open shows whether the rollback took place.
     pub fn rollback(&self, n: usize) -> Result<()> {
         ensure!(n == 0 || self.rollback, "rollback is not enabled: set `Options::rollback`");
         let _alone = self.turns.write();
         let text = || format!("cannot go back {n} commits: see `Options::max_rollback_log_len`");
         let failed = |error| match error {
-            Error::SnapshotTooOld { .. } => anyhow::Error::new(error).context(text()),
-            other => other.into(),
+            // Its text names options that there are not here.
+            Error::SnapshotTooOld { .. } => anyhow::Error::msg(text()),
+            other => with_source(other),
         };
         let mut commit = self.db.commit_number();
         for _ in 0..n {
@@ -115,7 +119,8 @@ impl<T: HashAlgorithm> Nomt<T> {
     /// # Errors
     /// Those of reading.
     pub fn read(&self, path: KeyPath) -> Result<Option<Value>> {
-        Ok(self.db.snapshot()?.read(&path)?.map(|value| value.to_vec()))
+        let read = self.db.get(&path).map_err(with_source)?;
+        Ok(read.map(|value| value.to_vec()))
     }
 
     /// The present figures.
@@ -127,8 +132,7 @@ impl<T: HashAlgorithm> Nomt<T> {
 
     /// How full the largest file is. There is no hash table: pages take the place of buckets.
     pub fn hash_table_utilization(&self) -> HashTableUtilization {
-        let occupied = usize::try_from(self.db.metrics().leaf_pages).unwrap_or(usize::MAX);
-        HashTableUtilization { capacity: u32::MAX as usize, occupied }
+        utilization(&self.db)
     }
 
     /// Commits a change made through the same open database; a commit that would have to wait, and may not, is
@@ -147,27 +151,29 @@ impl<T: HashAlgorithm> Nomt<T> {
         match commit(made, CommitOptions::new().exact(exact).wait(wait)).map_err(|failed| *failed) {
             Ok(_) => Ok(None),
             Err((made, Error::WouldWait)) => Ok(Some(made)),
-            Err((_, error)) => Err(error.into()),
+            Err((_, error)) => Err(with_source(error)),
         }
     }
 }
 
-/// The error of an open. Programs print its text alone, without causes; for a folder in use it has the words of the
-/// crate `nomt`, which programs check.
+/// An error of the engine over the system's error that caused it. Programs look for an [`std::io::Error`] in the chain
+/// of causes, which the engine's own errors do not have; `downcast_ref` finds either.
+pub(crate) fn with_source(error: Error) -> anyhow::Error {
+    match error.device().and_then(IoError::code) {
+        Some(number) => {
+            anyhow::Error::new(std::io::Error::from_raw_os_error(number)).context(error)
+        }
+        None => error.into(),
+    }
+}
+
+/// The error of an open. Programs print its text alone, without causes.
 fn refused(folder: &Path, error: Error) -> anyhow::Error {
-    let at = folder.display();
-    let text = match &error {
-        Error::Io(IoError::Locked { holder, .. }) => {
-            format!("cannot lock {at}: Resource temporarily unavailable, in use by {holder}")
-        }
-        Error::NotADatabase { .. } if folder.join("bbn").is_file() => {
-            format!(
-                "{at} is of the crate `nomt`: open a new folder and take it over by `Nomt::import`"
-            )
-        }
-        _ => return error.into(),
-    };
-    anyhow::Error::new(error).context(text)
+    if !matches!(error, Error::NotADatabase { .. }) || !folder.join("bbn").is_file() {
+        return with_source(error);
+    }
+    let cure = "is of the crate `nomt`: open a new folder and take it over by `Nomt::import`";
+    anyhow::Error::new(error).context(format!("{} {cure}", folder.display()))
 }
 
 /// Pages in use ([`Nomt::hash_table_utilization`]).
@@ -193,4 +199,28 @@ impl HashTableUtilization {
 /// None.
 pub fn grow_hashtable(_options: &Options) -> Result<()> {
     Ok(())
+}
+
+/// Reads and checks all that a database has on the device, and computes its root from its pairs ([`scrub`]). The folder
+/// may be open. It looks at the folder of the options alone, and returns the pages in use.
+///
+/// # Errors
+/// The first page that cannot be used, with the number of all; another root than the database's; a hasher that is none
+/// of `nomt`'s own; those of an open for reading.
+pub fn validate_hashtable(options: &Options) -> Result<HashTableUtilization> {
+    let folder = &options.path;
+    let db = Db::open(pleach::Options::new(folder).read_only(true));
+    let db = db.map_err(|error| refused(folder, error))?;
+    let session = db.session(SessionOptions::new()).map_err(with_source)?;
+    let report = scrub(&session, &ScrubOptions::new()).map_err(with_source)?;
+    if let Some(first) = report.bad.first() {
+        bail!("{}: {} bad pages, the first: {first}", folder.display(), report.bad.len());
+    }
+    ensure!(report.is_clean(), "{}: the root is not that of the pairs", folder.display());
+    Ok(utilization(&db))
+}
+
+fn utilization(db: &Db) -> HashTableUtilization {
+    let occupied = usize::try_from(db.metrics().leaf_pages).unwrap_or(usize::MAX);
+    HashTableUtilization { capacity: u32::MAX as usize, occupied }
 }

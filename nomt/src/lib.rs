@@ -47,7 +47,7 @@ mod metrics;
 mod options;
 mod session;
 
-pub use database::{HashTableUtilization, Nomt, grow_hashtable};
+pub use database::{HashTableUtilization, Nomt, grow_hashtable, validate_hashtable};
 pub use hashing::HashAlgorithm;
 pub use metrics::{IoUringPermission, Metrics, check_iou_permissions};
 pub use nomt_core::witness::{
@@ -55,6 +55,8 @@ pub use nomt_core::witness::{
 };
 pub use nomt_core::{hasher, proof, trie};
 pub use options::Options;
+/// The engine: types of [`Nomt::engine`], and the error to look for in those of this crate.
+pub use pleach;
 pub use session::{
     FinishedSession, InvalidAncestors, Overlay, Session, SessionParams, WitnessMode,
 };

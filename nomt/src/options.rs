@@ -10,6 +10,7 @@ pub struct Options {
     pub(crate) metrics: bool,
     pub(crate) rollback: bool,
     max_rollback_log_len: u32,
+    read_only: bool,
     page_cache_size: usize,
     leaf_cache_size: usize,
 }
@@ -22,6 +23,7 @@ impl Default for Options {
             metrics: false,
             rollback: false,
             max_rollback_log_len: 100,
+            read_only: false,
             page_cache_size: 256,
             leaf_cache_size: 256,
         }
@@ -63,10 +65,17 @@ impl Options {
         self.rollback = rollback;
     }
 
-    /// How many commits can be rolled back (default: 100). Twice as many are kept, because a rollback is a commit and
-    /// takes the place of one.
+    /// How many commits can be rolled back (default: 100). Twice as many and two are kept: a rollback is a commit and
+    /// takes the place of one, and the crate `nomt` keeps one more after an open.
     pub fn max_rollback_log_len(&mut self, max_rollback_log_len: u32) {
         self.max_rollback_log_len = max_rollback_log_len;
+    }
+
+    /// Whether to open for reading alone, also while another process writes (default: false); not in the crate `nomt`.
+    /// A session reads the commit that was the newest at the open, or at the last
+    /// [`refresh`](pleach::Db::refresh) of the engine.
+    pub fn read_only(&mut self, read_only: bool) {
+        self.read_only = read_only;
     }
 
     /// Has no meaning here: [`Session::warm_up`](crate::Session::warm_up) always brings pages in.
@@ -95,8 +104,9 @@ impl Options {
     /// The engine's options.
     pub(crate) fn engine(self) -> pleach::Options {
         let mib = self.page_cache_size.saturating_add(self.leaf_cache_size).max(8) as u64;
-        let history = if self.rollback { 2 * u64::from(self.max_rollback_log_len) } else { 0 };
-        let options = pleach::Options::new(self.path).create(true).cache_mib(mib);
+        let history = if self.rollback { 2 * u64::from(self.max_rollback_log_len) + 2 } else { 0 };
+        let options = pleach::Options::new(self.path).cache_mib(mib);
+        let options = options.create(!self.read_only).read_only(self.read_only);
         options.threads(self.commit_concurrency.min(64)).history(history)
     }
 }

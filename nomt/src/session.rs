@@ -5,10 +5,10 @@ use std::sync::{Arc, atomic::Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
-use pleach::{Access, FinishError, SessionOptions};
+use pleach::{Access, SessionOptions};
 use pleach_core::{nomt as convert, proof as ours};
 
-use crate::database::{Nomt, Shared};
+use crate::database::{Nomt, Shared, with_source};
 use crate::{HashAlgorithm, KeyReadWrite, Root, Value, Witness, proof::PathProof, trie::KeyPath};
 
 /// Whether a session makes a witness.
@@ -108,7 +108,7 @@ impl<T> Session<T> {
     /// Those of reading.
     pub fn read(&self, path: KeyPath) -> Result<Option<Value>> {
         let began = self.shared.times_reads.then(Instant::now);
-        let value = self.reading.read(&path)?;
+        let value = self.reading.read(&path).map_err(with_source)?;
         if let Some(nanos) = began.and_then(|began| began.elapsed().as_nanos().try_into().ok()) {
             let [count, sum] = &self.shared.reads;
             count.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl<T: HashAlgorithm> Session<T> {
     /// # Errors
     /// Those of reading.
     pub fn prove(&self, path: KeyPath) -> Result<PathProof> {
-        let bytes = Vec::from(self.reading.prove(&path)?);
+        let bytes = Vec::from(self.reading.prove(&path).map_err(with_source)?);
         let proof = ours::PathProof::decode(self.shared.hasher, &bytes)?;
         Ok(convert::path_to(&proof)?)
     }
@@ -149,7 +149,8 @@ impl<T: HashAlgorithm> Session<T> {
             KeyReadWrite::Write(new) => Access::write(key, value(new)),
             KeyReadWrite::ReadThenWrite(_, new) => Access::read_write(key, value(new)),
         }));
-        Ok(FinishedSession { block: finished.map_err(FinishError::into_error)?, over, shared })
+        let block = finished.map_err(|failed| with_source(failed.into_error()))?;
+        Ok(FinishedSession { block, over, shared })
     }
 }
 
@@ -190,7 +191,9 @@ impl FinishedSession {
     ///
     /// # Errors
     /// When the newest root is not the one that it was made on, or the overlay that it was made on is not committed;
-    /// when it is of another open database; those of the engine, to be found by `downcast_ref::<pleach::Error>()`.
+    /// when it is of another open database; when its log record takes more than 1 GiB; those of the engine, to be found
+    /// by `downcast_ref::<pleach::Error>()`. Where its [`outcome`](pleach::Error::outcome) is `Unknown`, the next open
+    /// shows whether the commit took place: its root is then [`Self::root`] or [`Self::prev_root`].
     pub fn commit<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<()> {
         self.commit_with(nomt, true).map(drop)
     }
@@ -231,7 +234,8 @@ impl Overlay {
     ///
     /// # Errors
     /// When the newest commit is not that of the overlay that it was made on; where it was made on none, when the
-    /// newest root is not the one that it was made on; when it is of another open database; those of the engine.
+    /// newest root is not the one that it was made on; when it is of another open database; those of the engine. An
+    /// [`outcome`](pleach::Error::outcome) may be `Unknown`, as of [`FinishedSession::commit`].
     pub fn commit<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<()> {
         self.commit_with(nomt, true).map(drop)
     }

@@ -218,7 +218,7 @@ pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupIma
         durable_through: end,
         ..superblock(db, &before, image, &tip, (cut, past.records), None)
     };
-    let (from, prepared) = (superblock.log_from(), superblock.prepared_through);
+    let (from, prepared) = (superblock.log_from, superblock.prepared_through);
     copies::copy(
         &db.store.device,
         target,

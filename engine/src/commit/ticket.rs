@@ -81,7 +81,8 @@ pub(super) fn take_ticket(
         let recording = db.timings.begin_phase(Phase::Record);
         let (encoded, nodes): (Vec<Vec<Section>>, Vec<ReplacedNodes>) =
             parts.iter().map(|part| encode_sections(db, part.chunks, past.is_some())).unzip();
-        let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
+        let time = db.pace.unix_time();
+        let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to, time });
         let mut record = encode_record(db, target, (parts, encoded), before);
         drop(recording);
         let bytes = record.len();
@@ -122,7 +123,7 @@ pub(super) fn take_ticket(
             layer.set_commit(LayerCommit { number, is_own_state: *own });
         }
         undo.note_recorded_begin(start + bytes, kept_from);
-        let (roots, time) = (target.prev.roots.clone(), db.pace.unix_time());
+        let roots = target.prev.roots.clone();
         let replaced = past.map(|blob| (nodes, PriorCommit { start, roots, blob, back_to, time }));
         return Ok(QueuedCommit { end: start + bytes, replaced });
     }

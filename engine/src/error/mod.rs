@@ -249,7 +249,9 @@ pub enum Error {
     #[error("key {} is in the batch twice: merge its accesses into one", hex(.0))]
     RepeatedKey(pleach_core::Key),
     /// The batch does not fit into a log record.
-    #[error("the batch takes {bytes} bytes in the log, the limit is {limit}: commit it in parts")]
+    #[error(
+        "the batch takes {bytes} bytes in the log, the limit is {limit}: commit it in parts, a rollback in steps"
+    )]
     BatchTooLarge {
         /// Bytes of the record.
         bytes: u64,

@@ -163,7 +163,7 @@ pub fn examine(
     // Each generation counts as long as its log exists, with the history or without: the one in use has a longer log
     // than it needs by now, and the next open may start from it again.
     let slots = std::iter::once(in_use).chain(superblocks.other().ok());
-    for from in slots.flat_map(|slot| [slot.log_from(), slot.replay.position]) {
+    for from in slots.flat_map(|slot| [slot.log_from, slot.replay.position]) {
         if from < log_from && segment::has_segments_between(device, size, log_from, from)? {
             log_from = from;
         }

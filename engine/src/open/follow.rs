@@ -187,7 +187,7 @@ impl Follower {
     fn is_left_behind(&mut self) -> Result<bool> {
         let newest = read_newest_superblock(&self.device)?;
         let (position, tip) = (self.input.from.position, &self.replay.tip);
-        let kept_from = newest.log_from().min(newest.replay.position);
+        let kept_from = newest.log_from.min(newest.replay.position);
         let is_other = newest.database != self.input.database
             || newest.commit == tip.number && newest.root != tip.roots.over_all(self.replay.hasher);
         Ok(kept_from > position

@@ -19,7 +19,7 @@ use pleach_core::Hasher;
 use pleach_core::page::overflow::OverflowRun;
 use pleach_io::Disk;
 use pleach_journal::format::bytes::BodyError;
-use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView};
+use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView, UndoHeader};
 use pleach_journal::format::names::OVERFLOW_FILE;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::record::{LogRecordKind, RecordHeader};
@@ -270,8 +270,9 @@ impl HistoryReplay {
         if self.limits.commits == 0 {
             self.undo.set_barrier(header.number);
         } else {
-            let (blob, back_to) = (before.blob.into(), before.back_to);
-            let before = PriorCommit { start: header.position, roots, blob, back_to, time: None };
+            let UndoHeader { blob, back_to, time, .. } = before;
+            let (start, blob) = (header.position, blob.into());
+            let before = PriorCommit { start, roots, blob, back_to, time };
             self.undo.restore(header.number, &replaced, before);
         }
         // A follower releases no runs.

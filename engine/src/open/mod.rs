@@ -205,7 +205,7 @@ fn take_over_files(
         size_factor: newest.geometry.size_factor_percent,
     };
     // Segments that other processes read are no dead blocks, either.
-    let replay = newest.log_from();
+    let replay = newest.log_from;
     let start =
         WriterStart::after_scan(&recovered.scan, newest.database, incarnation, *log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability != Durability::Commit);

@@ -282,7 +282,7 @@ pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Re
     if Hasher::BLAKE3.hash(&bytes) != superblock.image.table_hash {
         return Err(ImageError::OtherTable.into());
     }
-    Ok(ImageTable::decode(&bytes, superblock.format, superblock.log_from())?)
+    Ok(ImageTable::decode(&bytes)?)
 }
 
 impl Replay {

@@ -56,7 +56,7 @@ fn close_counts_what_lives_and_each_kind_says_closed() {
     assert!(locked.to_string().contains(&folder.path().display().to_string()), "{locked}");
     assert!(matches!(locked, Error::Io(IoError::Locked { holder: LockHolder::ThisProcess, .. })));
     assert!(locked.to_string().contains("by this process"), "{locked}");
-    assert!(locked.to_string().contains("a handle of an earlier open"), "{locked}");
+    assert!(locked.to_string().contains("overlay of an earlier open"), "{locked}");
 
     // Reads go on, a finish too; commits say what is the case.
     assert_eq!(readers[0].read(&[1; 32]).expect("reads"), Some(Value::from(&[1])));

@@ -1,11 +1,12 @@
-//! Folders of format versions 6 and 7: every later version opens them, or refuses them by their numbers and imports
-//! their export streams (`exports_are_imported`). That of format 7 has runs of the history on the device.
+//! Folders of format versions 7 and 8: every later version opens them, or refuses them by their numbers and imports
+//! their export streams (`exports_are_imported`). They have runs of the history on the device.
 //!
 //! The files are kept without the zeros at their ends; `lengths` has their lengths.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use pleach::{Db, Options};
 use pleach_io::Device as _;
@@ -16,8 +17,8 @@ use crate::common::commit;
 use crate::crash::{SimDb, unrecorded};
 use crate::exports_are_imported::{EMPTY, MERKLE, PLAIN, filled, open, pairs, put};
 
-const FORMAT_6: &str = "tests/golden/folder-6";
 const FORMAT_7: &str = "tests/golden/folder-7";
+const FORMAT_8: &str = "tests/golden/folder-8";
 
 /// A database whose history is in runs on the device and, of the newest commit, in the log.
 fn with_runs(disk: &SimDisk) -> SimDb {
@@ -46,17 +47,22 @@ fn unpacked(from: &str, to: &Path) {
 }
 
 #[test]
-fn the_folder_of_format_6_opens_with_all_that_it_had() {
-    opens(FORMAT_6, &filled(&SimDisk::new(3, unrecorded())));
+fn the_folder_of_format_7_opens_with_all_that_it_had() {
+    let times = opens(FORMAT_7, &with_runs(&SimDisk::new(3, unrecorded())));
+    assert_eq!(times.last(), Some(&None), "records of the log have none");
 }
 
 #[test]
-fn the_folder_of_format_7_opens_with_all_that_it_had() {
-    opens(FORMAT_7, &with_runs(&SimDisk::new(3, unrecorded())));
+fn the_folder_of_format_8_opens_with_all_that_it_had() {
+    let expected = with_runs(&SimDisk::new(3, unrecorded()));
+    let times = opens(FORMAT_8, &expected);
+    let known = expected.history().skip(1).map(|at| expected.committed_at(at).expect("known"));
+    assert_eq!(times, known.collect::<Vec<_>>());
+    assert!(times.iter().all(Option::is_some), "{times:?}");
 }
 
-/// The folder has what this database has.
-fn opens(from: &str, expected: &SimDb) {
+/// The folder has what this database has. Returns when its commits were made.
+fn opens(from: &str, expected: &SimDb) -> Vec<Option<SystemTime>> {
     let folder = tempfile::tempdir().expect("a folder");
     unpacked(from, folder.path());
     let report = check(folder.path(), CheckOptions::default()).expect("checked");
@@ -74,8 +80,11 @@ fn opens(from: &str, expected: &SimDb) {
         let pairs = |pairs: usize| assert_eq!(db.at(commit).expect("it").iter(..).count(), pairs);
         pairs(expected.at(commit).expect("in the history").iter(..).count());
     }
+    let times =
+        db.history().skip(1).map(|at| db.committed_at(at).expect("in the history")).collect();
     assert_eq!(db.rollback_to(3).expect("in the history"), expected.commit_number() + 1);
     db.close().expect("closed");
+    times
 }
 
 /// Writes the golden folder of the newest format: once, when the format gets a version.
@@ -86,15 +95,15 @@ fn write_the_golden_folder() {
     // Not closed: image, log and buffered changes are all needed.
     let db = with_runs(&disk);
     drop(db);
-    fs::create_dir_all(FORMAT_7).expect("a folder");
+    fs::create_dir_all(FORMAT_8).expect("a folder");
     let (image, mut lengths) = (disk.image(), String::new());
     let mut names = disk.list().expect("no faults");
     names.sort();
     for name in names.iter().filter(|name| *name != "LOCK") {
         let bytes = image.file(name).expect("listed").to_vec();
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        fs::write(Path::new(FORMAT_7).join(name), &bytes[..end]).expect("written");
+        fs::write(Path::new(FORMAT_8).join(name), &bytes[..end]).expect("written");
         writeln!(lengths, "{name} {}", bytes.len()).expect("to memory");
     }
-    fs::write(Path::new(FORMAT_7).join("lengths"), lengths).expect("written");
+    fs::write(Path::new(FORMAT_8).join("lengths"), lengths).expect("written");
 }

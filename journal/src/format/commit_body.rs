@@ -7,7 +7,8 @@
 //!             | bytes of changes u64 | bytes of nodes u64 | bytes of undo u64
 //!             | previous root 32 | new root 32
 //! blob        the application's bytes
-//! before      with flag 1: length u32 | the blob before; with flag 2, too: the commit that a rollback goes back to u64
+//! before      with flag 1: length u32 | the blob before; with flag 2, too: the commit that a rollback goes back to u64;
+//!             with flag 4, too: the time of the commit, in seconds since 1970, u64
 //! sections    for each namespace:
 //!   changes   key 32 | value, ascending by key
 //!   nodes     prefix | node 32, ascending by prefix
@@ -60,8 +61,10 @@ pub const MAX_OVERFLOW_CELL: u32 = 4000;
 const HEAD_LEN: usize = 16;
 const ENTRY_LEN: usize = 16 + 3 * 8 + 2 * 32;
 const FLAG_UNDO: u16 = 1;
-/// Only together with the other flag.
+/// Only together with [`FLAG_UNDO`], as is the next one.
 const FLAG_ROLLBACK: u16 = 2;
+/// Records of format 7 have no time.
+const FLAG_TIME: u16 = 4;
 
 const ABSENT: u8 = 0;
 const INLINE: u8 = 1;
@@ -136,4 +139,6 @@ pub struct UndoHeader<'a> {
     pub blob: &'a [u8],
     /// The commit that this one goes back to, if it is a rollback.
     pub back_to: Option<u64>,
+    /// When the commit was made, in seconds since 1970, if the clock said so.
+    pub time: Option<u64>,
 }

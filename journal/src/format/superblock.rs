@@ -49,9 +49,9 @@ pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// Magic of an abandoned slot.
 const GIVEN_UP: [u8; 8] = *b"PLEACHGU";
 /// The version that this code writes.
-pub const FORMAT_VERSION: u32 = 7;
-/// The oldest version that this code reads. A checkpoint writes the newest one.
-const OLDEST: u32 = 6;
+pub const FORMAT_VERSION: u32 = 8;
+/// The oldest version that this code reads: its log records have no times. A writable open makes it the newest one.
+const OLDEST: u32 = 7;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
 const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
@@ -155,8 +155,7 @@ pub struct Superblock {
     pub prepared_through: LogPos,
     /// Number of past commits that can be read.
     pub history: u64,
-    /// The log is kept from this record on, which is not above the replay start. In format 6 it is the first record of
-    /// the history, and 0 without a history.
+    /// The log is kept from this record on, which is not above the replay start.
     pub log_from: LogPos,
     /// Durability mode last used.
     pub durability: DurabilityMode,
@@ -294,11 +293,11 @@ impl Superblock {
     }
 
     /// The page of an abandoned slot.
-    pub(super) fn given_up(slot: u32) -> PageBuf {
+    pub(super) fn given_up(slot: u32, format: u32) -> PageBuf {
         let mut buf = PageBuf::zeroed(1);
         let page = buf.page_mut(0);
         put(page, at::MAGIC, GIVEN_UP);
-        put(page, at::VERSION, FORMAT_VERSION.to_le_bytes());
+        put(page, at::VERSION, format.to_le_bytes());
         put(page, at::SLOT, slot.to_le_bytes());
         let checksum = XxHash3_64::oneshot(&page[at::MAGIC..]);
         put(page, at::CHECKSUM, checksum.to_le_bytes());
@@ -347,15 +346,6 @@ impl Superblock {
         })
     }
 
-    /// The log is kept from here on.
-    pub fn log_from(&self) -> LogPos {
-        if self.format == OLDEST && self.history == 0 {
-            self.replay.position
-        } else {
-            self.log_from
-        }
-    }
-
     /// The growth of the database's leaf and overflow files.
     pub fn page_space(&self) -> space::FileGeometry {
         let segment_pages = u32::try_from(self.geometry.leaf_segment / PAGE as u64);
@@ -382,7 +372,7 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
     if *page == [0; PAGE] {
         return Err(SlotError::Blank);
     }
-    if page == Superblock::given_up(slot).page(0) {
+    if (OLDEST..=FORMAT_VERSION).any(|format| page == Superblock::given_up(slot, format).page(0)) {
         return Err(SlotError::GivenUp);
     }
     if get::<8>(page, at::MAGIC) != MAGIC {

@@ -26,8 +26,7 @@
 //! ```
 //!
 //! *Past roots* are those of the state before the first record whose undo is in no run, where there is one: a record
-//! has only the roots that it replaced. The *history* stream has the descriptor of each run, oldest first. In format 6
-//! the head ends at byte 40: there is no run, and the superblock has the position.
+//! has only the roots that it replaced. The *history* stream has the descriptor of each run, oldest first.
 
 use pleach_core::{Node, TERMINATOR};
 use twox_hash::XxHash3_64;
@@ -38,8 +37,6 @@ use super::position::LogPos;
 use super::trie_kind::TrieKind;
 
 const HEAD: usize = 80;
-/// Bytes of the head in format 6.
-const HEAD_6: usize = 40;
 const ENTRY: usize = 80;
 const PAST: usize = 34;
 /// Most namespaces: their numbers have one byte.
@@ -153,22 +150,21 @@ impl ImageTable {
     /// Bytes of a table, from the first page's payload.
     pub fn len_of(first: &[u8]) -> Result<u64> {
         let len = first.first_chunk::<4>().map(|len| u64::from(u32::from_le_bytes(*len)));
-        len.filter(|len| (HEAD_6 as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
+        len.filter(|len| (HEAD as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
     }
 
-    /// The table of an image of format `format`; `records` is the superblock's [`Self::records_from`] in format 6.
-    pub fn decode(bytes: &[u8], format: u32, records: LogPos) -> Result<Self> {
-        let head = if format == 6 { HEAD_6 } else { HEAD };
-        if bytes.len() < head || get_u32(bytes, 0) as usize != bytes.len() {
+    /// Parses what [`Self::encode`] makes.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() < HEAD || get_u32(bytes, 0) as usize != bytes.len() {
             return Err(bad());
         }
         let count = |at: usize| usize::from(u16::from_le_bytes(get(bytes, at)));
         let (tries, past, blob) = (count(4), count(6), get_u32(bytes, 32) as usize);
-        let fits = head + tries * ENTRY + past * PAST + blob == bytes.len();
+        let fits = HEAD + tries * ENTRY + past * PAST + blob == bytes.len();
         if !fits || !(1..=MOST).contains(&tries) || past > MOST || get_u32(bytes, 36) != 0 {
             return Err(bad());
         }
-        let (entries, rest) = bytes[head..].split_at(tries * ENTRY);
+        let (entries, rest) = bytes[HEAD..].split_at(tries * ENTRY);
         let (past, blob) = rest.split_at(past * PAST);
         let tries: Vec<TrieRef> = entries.chunks_exact(ENTRY).map(entry).collect::<Result<_>>()?;
         let past: Vec<(u8, TrieKind, Node)> = past
@@ -183,20 +179,14 @@ impl ImageTable {
         if !ascend || !zero_exists {
             return Err(bad());
         }
-        let (history, records, kept_from) = if format == 6 {
-            (StreamRef::of(0, &[]), records, 0)
-        } else {
-            (StreamRef::decode(bytes, 40), get_u64(bytes, 64).into(), get_u64(bytes, 72))
-        };
-        let (map, blob) = (StreamRef::decode(bytes, 8), blob.to_vec());
         Ok(Self {
             tries,
-            overflow_map: map,
-            history,
-            records_from: records,
-            kept_from,
+            overflow_map: StreamRef::decode(bytes, 8),
+            history: StreamRef::decode(bytes, 40),
+            records_from: get_u64(bytes, 64).into(),
+            kept_from: get_u64(bytes, 72),
             prior_roots: past,
-            blob,
+            blob: blob.to_vec(),
         })
     }
 }
@@ -270,20 +260,20 @@ mod tests {
         let table = sample();
         let bytes = table.encode();
         assert_eq!(ImageTable::len_of(&bytes).expect("its length"), bytes.len() as u64);
-        assert_eq!(ImageTable::decode(&bytes, 7, LogPos::START).expect("as written"), table);
+        assert_eq!(ImageTable::decode(&bytes).expect("as written"), table);
         let bare = ImageTable { prior_roots: Vec::new(), blob: Vec::new(), ..sample() };
-        assert_eq!(ImageTable::decode(&bare.encode(), 7, LogPos::START).expect("as written"), bare);
+        assert_eq!(ImageTable::decode(&bare.encode()).expect("as written"), bare);
         // Each byte has a meaning, or is refused: no two byte strings are the same table.
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 1;
-            if let Ok(decoded) = ImageTable::decode(&other, 7, LogPos::START) {
+            if let Ok(decoded) = ImageTable::decode(&other) {
                 assert_ne!(decoded, table, "byte {at}");
                 assert_eq!(decoded.encode(), other, "byte {at}");
             }
         }
         for len in 0..bytes.len() {
-            assert!(ImageTable::decode(&bytes[..len], 7, LogPos::START).is_err());
+            assert!(ImageTable::decode(&bytes[..len]).is_err());
         }
     }
 
@@ -292,7 +282,7 @@ mod tests {
         let refused = |change: fn(&mut ImageTable)| {
             let mut table = sample();
             change(&mut table);
-            assert!(ImageTable::decode(&table.encode(), 7, LogPos::START).is_err(), "{table:?}");
+            assert!(ImageTable::decode(&table.encode()).is_err(), "{table:?}");
         };
         refused(|table| table.tries.clear());
         refused(|table| table.tries.swap(1, 2));

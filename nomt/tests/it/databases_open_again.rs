@@ -1,8 +1,10 @@
+use std::os::unix::fs::FileExt as _;
+
 use nomt::hasher::{BinaryHash, BinaryHasher, NodeHasher, Sha2Hasher, ValueHasher};
 use nomt::trie::{InternalData, LeafData, Node, NodeKind};
 use nomt::{KeyReadWrite, Nomt, Options, SessionParams, hasher};
 
-use crate::common::{folder, get, key, open, options, put, refused};
+use crate::common::{Database, folder, get, key, open, options, put, refused};
 
 #[test]
 fn a_missing_folder_becomes_a_database() {
@@ -55,8 +57,10 @@ fn the_text_alone_says_why_a_folder_is_not_opened() {
     let text = error.to_string();
     assert!(text.contains("Resource temporarily unavailable"), "{text}");
     assert!(text.contains("this process") && text.contains(&*folder.path().to_string_lossy()));
-    let inner = error.downcast_ref::<pleach::Error>().expect("the engine's");
+    let inner = error.downcast_ref::<nomt::pleach::Error>().expect("the engine's");
     assert_eq!(inner.code(), 102);
+    // The chain of causes said it a second time.
+    assert_eq!(format!("{error:#}").matches("in use by").count(), 1, "{error:#}");
     drop(db);
     let theirs = tempfile::tempdir().expect("a folder");
     let mut their = nomt_original::Options::new();
@@ -82,6 +86,53 @@ fn what_cannot_be_opened_says_why() {
     refused(open(&|options| options.path("/proc/nothing/at/all")), "/proc/nothing: ");
     std::fs::rename(folder.path().join("bbn"), folder.path().join("notes")).expect("renamed");
     refused(open(&|_| ()), "not a database: it holds notes");
+}
+
+/// Programs ask the chain of causes for the number of the system, which the engine's own errors do not have in it.
+#[test]
+fn the_error_of_the_system_is_in_the_chain() {
+    let error = Nomt::<hasher::Blake3Hasher>::open(options("/proc/nothing/at/all".as_ref()));
+    let error = error.err().expect("refused");
+    let system = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    assert_eq!(system.and_then(std::io::Error::raw_os_error), Some(2));
+    assert_eq!(error.downcast_ref().and_then(std::io::Error::raw_os_error), Some(2));
+    let engine = error.downcast_ref::<nomt::pleach::Error>().expect("the engine's");
+    assert_eq!(engine.outcome(), nomt::pleach::Outcome::DidNotHappen);
+}
+
+#[test]
+fn a_folder_is_read_beside_its_writer() {
+    let folder = folder();
+    let mut readers = options(folder.path());
+    readers.read_only(true);
+    let writer = open(folder.path());
+    put(&writer, &[], 1, b"one").commit(&writer).expect("committed");
+    let reader = Database::open(readers).expect("opened");
+    assert_eq!((get(&reader, 1), reader.root()), (Some(b"one".to_vec()), writer.root()));
+    put(&writer, &[], 1, b"two").commit(&writer).expect("committed");
+    reader.engine().refresh().expect("refreshed");
+    assert_eq!((get(&reader, 1), reader.root()), (Some(b"two".to_vec()), writer.root()));
+    refused(put(&reader, &[], 1, b"three").commit(&reader), "for reading alone");
+}
+
+#[test]
+fn a_folder_is_checked_page_by_page() {
+    let folder = folder();
+    let db = open(folder.path());
+    for id in 0..9 {
+        put(&db, &[], id, &[id; 900]).commit(&db).expect("committed");
+    }
+    db.engine().drain(0).expect("written");
+    db.engine().close().expect("closed");
+    drop(db);
+    let validate = || nomt::validate_hashtable(&options(folder.path()));
+    let pages = validate().expect("nothing found").occupied;
+    assert!(pages > 0);
+    let leaf = std::fs::OpenOptions::new().write(true).open(folder.path().join("leaf"));
+    let zeros = vec![0; 4096 * (pages + 1)];
+    leaf.expect("there").write_all_at(&zeros, 0).expect("written");
+    refused(validate(), "bad pages, the first: page");
+    refused(nomt::validate_hashtable(&Options::new()), "there is no database in nomt_db");
 }
 
 /// Those that have no meaning here.

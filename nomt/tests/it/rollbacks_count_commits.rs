@@ -80,6 +80,28 @@ fn as_many_as_the_options_say_can_be_rolled_back() {
     assert_eq!(db.read([9; 32]).expect("read"), newest);
 }
 
+/// What the crate `nomt` does after an open: its log is cut one commit late.
+#[test]
+fn after_an_open_one_more_commit_can_be_rolled_back() {
+    let folder = folder();
+    let reopened = || {
+        let mut options = options(folder.path());
+        options.max_rollback_log_len(1);
+        Database::open(options).expect("opened")
+    };
+    let db = reopened();
+    let roots: Vec<_> = (0..9).map(|value| commit(&db, value)).collect();
+    drop(db);
+    let db = reopened();
+    for root in [roots[7], roots[6]] {
+        db.rollback(1).expect("rolled back");
+        assert_eq!(db.root().into_inner(), root);
+    }
+    // The engine names options that are not here.
+    let error = format!("{:#}", db.rollback(5).expect_err("too far"));
+    assert!(error.contains("max_rollback_log_len") && !error.contains("history"), "{error}");
+}
+
 /// Values of many pages come back: the crate `nomt` panics there.
 #[test]
 fn long_values_come_back() {

@@ -386,7 +386,9 @@ impl Undo {
 
     /// When a commit that is not the first was made, in seconds since 1970, where that is known. May read the device.
     pub fn committed_at(&self, commit: u64) -> Result<Option<u64>> {
-        self.prior_commit(commit).map(|before| before.time)
+        // Not all later ones can be shown.
+        let year_10000 = 253_402_300_800;
+        Ok(self.prior_commit(commit)?.time.filter(|time| *time < year_10000))
     }
 
     /// What a commit of the window follows.

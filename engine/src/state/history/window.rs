@@ -38,12 +38,9 @@ pub(crate) struct PriorCommit {
     pub(crate) blob: Arc<[u8]>,
     /// The commit that this one restores, if it is a rollback.
     pub(crate) back_to: Option<u64>,
-    /// When this commit was made, in seconds since 1970; `None` when it was read from the log, which does not have it.
+    /// When this commit was made, in seconds since 1970; `None` where the clock or format 7 did not say it.
     pub(crate) time: Option<u64>,
 }
-
-/// Later times count as unknown: not all of them can be shown.
-const YEAR_10000: u64 = 253_402_300_800;
 
 /// Flag in the number of roots: the time follows.
 const TIMED: u16 = 1 << 15;
@@ -69,7 +66,6 @@ impl PriorCommit {
         let mut bytes = BodyCursor::new(bytes);
         let (back_to, count) = (bytes.u64()?.checked_sub(1), bytes.u16()?);
         let time = if count & TIMED == 0 { None } else { Some(bytes.u64()?) };
-        let time = time.filter(|time| *time < YEAR_10000);
         let mut roots = Vec::new();
         for _ in 0..count & !TIMED {
             let (namespace, kind) = (bytes.u8()?, bytes.u8()?);

@@ -67,7 +67,7 @@ impl Images {
         named: Vec<Arc<DiskRun>>,
     ) -> Self {
         let replay = superblocks.newest().replay.position;
-        let cuts = VecDeque::from([superblocks.newest().log_from(), replay.align_up(BLOCK)]);
+        let cuts = VecDeque::from([superblocks.newest().log_from, replay.align_up(BLOCK)]);
         Self {
             maker: Mutex::new(()),
             superblocks: Mutex::new(superblocks),
@@ -148,7 +148,7 @@ impl Images {
         let before = *store.newest();
         let next = next(&before);
         store.write(&next)?;
-        Ok((before.log_from(), next.log_from()))
+        Ok((before.log_from, next.log_from))
     }
 
     /// Sets the runs of the history that the newest durable image names, in place of those of the image before.
@@ -182,8 +182,8 @@ impl Images {
     /// Where the log begins that the two images need.
     pub(crate) fn log_from(&self) -> LogPos {
         let store = self.superblocks.lock();
-        let older = store.other().as_ref().unwrap_or(store.newest()).log_from();
-        older.min(store.newest().log_from())
+        let older = store.other().as_ref().unwrap_or(store.newest()).log_from;
+        older.min(store.newest().log_from)
     }
 
     /// Where a replay of the newest image starts.

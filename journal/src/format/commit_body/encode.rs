@@ -3,8 +3,8 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, HEAD_LEN, INLINE, LoggedValue,
-    MAX_BLOB, OVERFLOW, UndoHeader,
+    ABSENT, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_TIME, FLAG_UNDO, HEAD_LEN, INLINE,
+    LoggedValue, MAX_BLOB, OVERFLOW, UndoHeader,
 };
 use crate::format::record::{LogRecordKind, RecordBuf};
 use crate::format::trie_kind::TrieKind;
@@ -146,9 +146,9 @@ pub fn commit_record(
 
     let mut front = Vec::with_capacity(HEAD_LEN + namespaces.len() * ENTRY_LEN + blob.len());
     front.extend_from_slice(&count.to_le_bytes());
-    let back_to = undo_header.and_then(|before| before.back_to);
-    let rollback = if back_to.is_some() { FLAG_ROLLBACK } else { 0 };
-    let flags = if undo_header.is_some() { FLAG_UNDO | rollback } else { 0 };
+    let flags = undo_header.map_or(0, |UndoHeader { back_to, time, .. }| {
+        FLAG_UNDO | back_to.map_or(0, |_| FLAG_ROLLBACK) | time.map_or(0, |_| FLAG_TIME)
+    });
     front.extend_from_slice(&flags.to_le_bytes());
     front.extend_from_slice(&blob_len.to_le_bytes());
     front.extend_from_slice(&undo_header.map_or(0, |before| before.kept_from).to_le_bytes());
@@ -161,7 +161,8 @@ pub fn commit_record(
         assert!(len <= MAX_BLOB, "it was a blob before");
         front.extend_from_slice(&len.to_le_bytes());
         front.extend_from_slice(before.blob);
-        front.extend(back_to.iter().flat_map(|commit| commit.to_le_bytes()));
+        front
+            .extend([before.back_to, before.time].into_iter().flatten().flat_map(u64::to_le_bytes));
     }
 
     let sections: usize = namespaces.iter().map(|part| part.sections.len()).sum();

@@ -3,8 +3,8 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, INLINE, LoggedValue, MAX_BLOB,
-    MAX_OVERFLOW_CELL, OVERFLOW, UndoHeader,
+    ABSENT, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_TIME, FLAG_UNDO, INLINE, LoggedValue,
+    MAX_BLOB, MAX_OVERFLOW_CELL, OVERFLOW, UndoHeader,
 };
 use crate::format::bytes::{BodyCursor, BodyError, ascend, items};
 use crate::format::trie_kind::TrieKind;
@@ -28,10 +28,12 @@ impl<'a> CommitView<'a> {
         let flags = cursor.u16()?;
         let blob_len = cursor.u32()?;
         let kept_from = cursor.u64()?;
-        if !matches!(flags & !FLAG_ROLLBACK, 0 | FLAG_UNDO) || flags == FLAG_ROLLBACK {
+        let has = |flag: u16| flags & flag != 0;
+        let has_undo = has(FLAG_UNDO);
+        let is_known = flags & !(FLAG_UNDO | FLAG_ROLLBACK | FLAG_TIME) == 0;
+        if !is_known || (!has_undo && flags != 0) {
             return Err(BodyError::Flags(flags));
         }
-        let has_undo = flags & FLAG_UNDO != 0;
         if !has_undo && kept_from != 0 {
             return Err(BodyError::Reserved);
         }
@@ -40,8 +42,9 @@ impl<'a> CommitView<'a> {
         let before = if has_undo {
             let len = cursor.u32()?;
             let blob = take_blob(&mut cursor, len)?;
-            let back_to = if flags & FLAG_ROLLBACK == 0 { None } else { Some(cursor.u64()?) };
-            Some(UndoHeader { kept_from, blob, back_to })
+            let back_to = has(FLAG_ROLLBACK).then(|| cursor.u64()).transpose()?;
+            let time = has(FLAG_TIME).then(|| cursor.u64()).transpose()?;
+            Some(UndoHeader { kept_from, blob, back_to, time })
         } else {
             None
         };
