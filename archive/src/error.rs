@@ -13,15 +13,22 @@ impl From<pleach::Error> for ArchiveError {
     }
 }
 
+/// A program whose `main` returns it prints this.
+impl std::fmt::Debug for ArchiveError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 /// An error of an archive, a backup or a restore.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
     /// The database refused or failed.
     #[error(transparent)]
     Database(#[from] pleach_ops::Error),
     /// The object store refused or failed. What was done before stays; try again.
-    #[error("{object}: the object store failed: {cause}; look at the store and try again")]
+    #[error("{object}: {}", store_failed(cause))]
     Store {
         /// Name of the object, or the place of the archive.
         object: String,
@@ -285,6 +292,16 @@ impl fmt::Display for Gap {
             Some(after) => write!(f, "changes from commit {after} to {} are missing", self.before),
             None => write!(f, "a full of commit {} or before is missing", self.before),
         }
+    }
+}
+
+/// What a store has said, and what to look at. Of a folder it is what the system has said.
+fn store_failed(cause: &object_store::Error) -> String {
+    let is_folder = matches!(cause, object_store::Error::Generic { store: "LocalFileSystem", .. });
+    let mut causes = std::iter::successors(Some(cause as &dyn std::error::Error), |it| it.source());
+    match causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()).filter(|_| is_folder) {
+        Some(system) => format!("{system}; look at the folder of the archive and try again"),
+        None => format!("the object store failed: {cause}; look at the store and try again"),
     }
 }
 

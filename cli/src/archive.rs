@@ -1,6 +1,5 @@
 //! Backups to an archive, restores and followers.
 
-use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use pleach_archive::{
 use serde_json::{Value, json};
 
 use crate::args::{BackupArgs, FollowArgs, RestoreArgs};
-use crate::change::check_new;
+use crate::change::{check_new, check_outside};
 use crate::database::open_reading;
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, bar};
@@ -34,7 +33,9 @@ fn telling(bar: &ProgressBar) -> Progress {
 
 pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    check_outside(folder, &args.to)?;
+    if let Some(archive) = Archive::folder_of(&args.to)? {
+        check_outside(folder, &archive)?;
+    }
     let db = open_reading(folder)?;
     let archive = Archive::create(&args.to)?;
     let bar = bar("backup");
@@ -63,23 +64,6 @@ fn failed(folder: &Path, error: ArchiveError) -> CliError {
     match error {
         ArchiveError::Database(error) => CliError::engine(folder)(error),
         error => error.into(),
-    }
-}
-
-/// Refuses an archive that would lie in the database's folder.
-fn check_outside(folder: &Path, to: &OsStr) -> Result<()> {
-    let archive = Archive::folder_of(to)?.and_then(|archive| std::path::absolute(archive).ok());
-    // The existing part of the path: the rest will be made.
-    let there = archive.iter().flat_map(|archive| archive.ancestors());
-    let there = there.into_iter().find_map(|folder| folder.canonicalize().ok());
-    match (there, folder.canonicalize()) {
-        (Some(there), Ok(inside)) if there.starts_with(&inside) => {
-            let (to, folder) = (to.display(), folder.display());
-            Err(CliError::usage(format!(
-                "the archive {to} would lie in the folder of the database, {folder}: give one outside of it, best on another disk"
-            )))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -199,7 +183,8 @@ fn print_list(listing: &Listing, findings: &[String], json: bool) -> Result<()> 
             writeln!(to, "{piece}, {bytes} bytes")?;
         }
         let numbers: Vec<String> = restorable.iter().map(ToString::to_string).collect();
-        writeln!(to, "commits that can be restored: {}", numbers.join(" "))?;
+        let numbers = if numbers.is_empty() { "none".to_owned() } else { numbers.join(" ") };
+        writeln!(to, "commits that can be restored: {numbers}")?;
         gaps.iter().chain(findings).try_for_each(|what| writeln!(to, "{what}"))
     })
 }

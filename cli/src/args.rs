@@ -70,7 +70,7 @@ pub(crate) enum Command {
     Get(AtArgs),
     /// Where a key lies, page by page
     Explain(ExplainArgs),
-    /// All pairs of a namespace in key order, one a line, in hexadecimal
+    /// All pairs of a namespace in key order, one a line, in hexadecimal, for programs; `import` reads what `export` writes
     Dump(DumpArgs),
     /// A line a second with what the process that writes does
     Top(TopArgs),
@@ -90,7 +90,7 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Mends a closed database: brings a backup up to it, or cuts a damaged log, or writes what is whole
     Repair(RepairArgs),
-    /// Writes an export stream: all pairs of all namespaces, with roots and checksums
+    /// Writes an export stream, which `import` loads: all pairs of all namespaces, with roots and checksums
     Export(ExportArgs),
     /// Loads an export stream into a new database, or goes on with an import that was cut off
     Import(ImportArgs),
@@ -339,7 +339,7 @@ pub(crate) struct RepairArgs {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) folder: FolderArgs,
-    /// The file, which must not exist; without it standard output
+    /// The file, which must not exist; without it, or with `-`, standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) to: Option<PathBuf>,
 }
@@ -374,12 +374,8 @@ pub(crate) fn man_sections(command: &str) -> String {
 }
 
 fn digits(text: &str) -> core::result::Result<Key, String> {
-    let digits = without_0x(text);
-    let wrong = || {
-        let count = digits.chars().count();
-        format!("say 64 hexadecimal digits, with or without 0x; these are {count} characters")
-    };
-    bytes(digits).and_then(|bytes| bytes.try_into().ok()).ok_or_else(wrong)
+    let parsed = text.parse::<pleach::Node>().map(pleach::Node::to_bytes);
+    parsed.map_err(|error| error.to_string())
 }
 
 /// Zero would remove the last full, too.

@@ -137,7 +137,11 @@ pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
     let bar = bar("export");
-    let report = match &args.to {
+    let to = args.to.as_deref().filter(|to| *to != Path::new("-"));
+    if let Some(to) = to {
+        check_outside(folder, to)?;
+    }
+    let report = match to {
         None if args.folder.json => {
             return Err(CliError::usage("--json says what was written: name a file with --to"));
         }
@@ -151,7 +155,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
             "schema": 1, "commit": commit, "namespaces": namespaces, "pairs": pairs, "bytes": bytes
         }));
     }
-    if args.to.is_none() {
+    if to.is_none() {
         return Ok(());
     }
     output::print(&format!(
@@ -168,6 +172,23 @@ fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<Exp
         }
     };
     reading(folder, |db| export::export_with(&db.snapshot()?, to, tell))
+}
+
+/// Refuses what would be written into the database's folder.
+pub(crate) fn check_outside(folder: &Path, to: &Path) -> Result<()> {
+    let absolute = std::path::absolute(to).ok();
+    // The existing part of the path: the rest will be made.
+    let there = absolute.iter().flat_map(|to| to.ancestors());
+    let there = there.into_iter().find_map(|folder| folder.canonicalize().ok());
+    match (there, folder.canonicalize()) {
+        (Some(there), Ok(inside)) if there.starts_with(&inside) => {
+            let (to, folder) = (to.display(), folder.display());
+            Err(CliError::usage(format!(
+                "{to} would lie in the folder of the database, {folder}: give a place outside of it, best on another disk"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes a file that does not exist yet: under another name until it is whole and synced.
@@ -279,8 +300,14 @@ fn print_import(report: &ImportReport, json: bool) -> Result<()> {
     output::write(|to| {
         writeln!(
             to,
-            "{} pairs of {} namespaces, {} of which were there",
-            report.pairs, report.namespaces, report.already_there
+            "{} pairs of {} namespaces{}",
+            report.pairs,
+            report.namespaces,
+            match report.already_there {
+                0 => String::new(),
+                all if all == report.namespaces => ", all of which were there".to_owned(),
+                some => format!(", {some} of which were there"),
+            }
         )?;
         report
             .roots

@@ -197,7 +197,10 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     if let Some(wanted) = args.root.filter(|_| verdict != Verdict::DoesNotOpen)
         && report.root.to_bytes() != wanted
     {
-        findings.push((Severity::Survived, format!("the root is {}", report.root)));
+        findings.push((
+            Severity::Survived,
+            format!("the root is {}, not {}", report.root, pleach::Node::from(wanted)),
+        ));
         verdict = Verdict::Findings;
     }
     if args.folder.json {

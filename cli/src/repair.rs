@@ -47,8 +47,10 @@ pub(crate) fn scrub_folder(
         format!("the pairs of namespace {} do not lead to its root {}", one.namespace, one.expected)
     }));
     let wanted = wanted.map(pleach::Node::from).map(|wanted| wanted.to_string());
-    if let (Some(root), Some(_)) = (&root, wanted.filter(|wanted| root.as_ref() != Some(wanted))) {
-        findings.push(format!("the root is {root}"));
+    if let (Some(root), Some(wanted)) = (&root, wanted)
+        && *root != wanted
+    {
+        findings.push(format!("the root is {root}, not {wanted}"));
     }
     let ScrubReport { commit, pages, pairs, long_values, records, runs, bytes, .. } = &report;
     if json {

@@ -25,6 +25,8 @@ struct StatusLine {
     pending_bytes: u64,
     leaf_pages: u64,
     root: String,
+    /// Whether a process has the database open for writing.
+    has_writer: bool,
 }
 
 impl StatusLine {
@@ -33,12 +35,13 @@ impl StatusLine {
             "schema": 1, "commit": self.commit, "commits_per_second": self.commits_per_second,
             "history": self.history, "pending_entries": self.pending_entries,
             "pending_bytes": self.pending_bytes, "leaf_pages": self.leaf_pages, "root": self.root,
+            "has_writer": self.has_writer,
         })
     }
 
     fn text(&self) -> String {
         format!(
-            "{:>10} {:>9.1} {:>8} {:>11} {:>9.1} {:>10} {}…\n",
+            "{:>10} {:>9.1} {:>8} {:>11} {:>9.1} {:>10} {}…{}\n",
             self.commit,
             self.commits_per_second,
             self.history,
@@ -46,6 +49,7 @@ impl StatusLine {
             as_mib(self.pending_bytes),
             self.leaf_pages,
             self.root.get(..16).unwrap_or_default(),
+            if self.has_writer { "" } else { " nobody writes" },
         )
     }
 }
@@ -64,7 +68,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
         std::thread::sleep(Duration::from_secs(args.every));
         let commit = db.refresh().map_err(CliError::engine(folder))?;
         let now = Instant::now();
-        let line = line(&db, commit.saturating_sub(before.1), now - before.0);
+        let has_writer = pleach_ops::has_writer(folder).map_err(CliError::engine(folder))?;
+        let line = line(&db, commit.saturating_sub(before.1), now - before.0, has_writer);
         before = (now, commit);
         let head = "    commit commits/s  history    buffered       MiB leaf pages root\n";
         let text = if args.folder.json {
@@ -83,7 +88,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
     Ok(())
 }
 
-fn line(db: &Db, commits: u64, passed: Duration) -> StatusLine {
+fn line(db: &Db, commits: u64, passed: Duration, has_writer: bool) -> StatusLine {
     let (metrics, history) = (db.metrics(), db.history());
     #[expect(clippy::cast_precision_loss, reason = "printed with one digit")]
     let commits_per_second = commits as f64 / passed.as_secs_f64();
@@ -95,5 +100,6 @@ fn line(db: &Db, commits: u64, passed: Duration) -> StatusLine {
         pending_bytes: metrics.pending_bytes,
         leaf_pages: metrics.leaf_pages,
         root: db.root().to_string(),
+        has_writer,
     }
 }

@@ -67,6 +67,19 @@ extern crate alloc;
 extern crate std;
 
 // What is hidden is the engine's: hashing of pages and their encodings may change in any version.
+/// Makes the `Debug` of errors their text: a program whose `main` returns one prints that.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_is_text {
+    ($($error:ty),*) => {$(
+        impl core::fmt::Debug for $error {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(self, f)
+            }
+        }
+    )*};
+}
+
 mod cpu_prefetch;
 #[doc(hidden)]
 pub mod fold;
@@ -90,7 +103,7 @@ pub mod tree;
 #[doc(hidden)]
 pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Hasher, KeyedBlake3, keyed_blake3};
-pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
+pub use node::{Key, Node, NodeKind, ParseDigitsError, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
 pub use proof::{Limits, Lookup, VerifyError, roots, witness};
 

@@ -121,6 +121,15 @@ macro_rules! bytes32 {
             }
         }
 
+        /// The digits of [`fmt::Display`], in either case, with or without `0x`.
+        impl core::str::FromStr for $name {
+            type Err = ParseDigitsError;
+
+            fn from_str(text: &str) -> Result<Self, ParseDigitsError> {
+                parse_digits(text).map(Self)
+            }
+        }
+
         /// The text of [`fmt::Display`] in the type's name.
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,6 +137,26 @@ macro_rules! bytes32 {
             }
         }
     };
+}
+
+/// A text that is no hash: it has this number of characters behind `0x`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("64 hexadecimal digits are wanted, with or without 0x; these are {0} characters")]
+pub struct ParseDigitsError(usize);
+
+fn parse_digits(text: &str) -> Result<[u8; 32], ParseDigitsError> {
+    let digits = text.trim();
+    let digits = digits.strip_prefix("0x").or(digits.strip_prefix("0X")).unwrap_or(digits);
+    let wrong = ParseDigitsError(digits.chars().count());
+    if digits.len() != 64 {
+        return Err(wrong);
+    }
+    let mut bytes = [0; 32];
+    for (at, digit) in digits.chars().enumerate() {
+        let digit = digit.to_digit(16).ok_or(wrong)?;
+        bytes[at / 2] = bytes[at / 2] << 4 | u8::try_from(digit).unwrap_or(0);
+    }
+    Ok(bytes)
 }
 
 bytes32! {

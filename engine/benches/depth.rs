@@ -134,8 +134,8 @@ fn commit(
             ids.map(|id| Access::write(key(id), Some(value(number + id)))).collect();
         let since = Instant::now();
         let session = db.session(SessionOptions::new().witness(false))?;
-        let block = session.finish(writes).map_err(pleach::FinishError::into_error)?;
-        block.commit().map_err(pleach::CommitError::into_error)?;
+        let block = session.finish(writes)?;
+        block.commit()?;
         times.push(since.elapsed());
     }
     Ok(())

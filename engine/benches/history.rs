@@ -196,7 +196,7 @@ fn read_all(session: &Session, keys: &[Key]) -> Result<(), Error> {
 
 fn prove(session: &Session, keys: &[Key]) -> Result<(), Error> {
     let accesses: Vec<_> = keys.iter().map(|key| Access::read(*key)).collect();
-    let mut block = session.fork()?.finish(accesses).map_err(pleach::FinishError::into_error)?;
+    let mut block = session.fork()?.finish(accesses)?;
     assert!(block.take_witness().is_some());
     Ok(())
 }

@@ -424,8 +424,10 @@ impl HistoryLimits {
     }
 }
 
+pleach_core::debug_is_text!(InvalidOption);
+
 /// An option that makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidOption {
     /// A pair of [`Options::set`] that is not understood.

@@ -369,4 +369,4 @@ impl FinishError {
     }
 }
 
-forward_error!(FinishError, "session", session);
+forward_error!(FinishError);

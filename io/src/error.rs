@@ -29,8 +29,8 @@ pub enum Operation {
     FreeSpace,
 }
 
-/// A failed device operation.
-#[derive(Clone, Debug, thiserror::Error)]
+/// A failed device operation. Its `Debug` is its text.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum IoError {
     /// The operating system or the device refused.
@@ -99,6 +99,12 @@ pub enum IoError {
          ring: open the database here, after the fork and when that one has closed it"
     )]
     Forked,
+}
+
+impl core::fmt::Debug for IoError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
 }
 
 impl IoError {

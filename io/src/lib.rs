@@ -58,6 +58,11 @@
 //! design, `docs/simulation.md` says what the simulation models.
 #![warn(missing_debug_implementations)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "Pleach runs on Linux alone; what verifies proofs elsewhere is the crate pleach-core"
+);
+
 mod buffer;
 mod device;
 mod error;

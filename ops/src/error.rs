@@ -4,11 +4,13 @@ use pleach::{Advice, Outcome};
 
 use crate::losses::RepairLoss;
 
+pleach_core::debug_is_text!(Error, StreamError);
+
 /// The result of an operation on a stream.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// Why an export, an import, a salvage or a repair has failed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The database refused the operation, or its device failed.
@@ -68,7 +70,7 @@ impl Error {
 }
 
 /// What is wrong with an export stream or a change stream.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// The stream could not be read.

@@ -49,7 +49,7 @@ pub use backup::{BackupOptions, BackupReport, backup, backup_on};
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use error::{Error, Result};
 pub use explain::{Explanation, explain, explain_on, explain_past};
-pub use opened::{hasher, id};
+pub use opened::{has_writer, hasher, id};
 pub use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 pub use stat::{NamespaceStat, Stat, stat, stat_on};
 pub use unfinished::{finish, open_unfinished};

@@ -120,6 +120,17 @@ pub fn id(path: &Path) -> Result<u64> {
     }
 }
 
+/// True while a process has the folder's database open for writing.
+///
+/// # Errors
+/// No folder; errors of the lock.
+pub fn has_writer(path: &Path) -> Result<bool> {
+    match device(path)?.lock(LockMode::Shared) {
+        Err(IoError::Locked { .. }) => Ok(true),
+        lock => Ok(lock.map(|_| false)?),
+    }
+}
+
 /// The name of the hasher that the folder's database was created with.
 ///
 /// # Errors

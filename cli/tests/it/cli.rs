@@ -170,7 +170,7 @@ fn keys_namespaces_and_commits_are_shown() {
     let numbers: Vec<_> = commits.iter().map(|one| one["number"].as_u64()).collect();
     assert_eq!(numbers, (0..=5).map(Some).collect::<Vec<_>>());
     assert_eq!(commits[5]["root"], root);
-    // The database was closed: all commits are in runs, which have their times. Of the oldest only the state is kept.
+    // Of the oldest only the state is kept.
     let known = |commit: &Value| commit["time"].as_u64().is_some_and(|time| time > 1_700_000_000);
     assert!(commits[0]["time"].is_null() && commits[1..].iter().all(known), "{commits:?}");
     let lines = told(&["history", at]);
@@ -179,6 +179,36 @@ fn keys_namespaces_and_commits_are_shown() {
     let lines = told(&["history", at, "--last", "2"]);
     assert!(lines.lines().count() == 2 && lines.starts_with("4          20"), "{lines}");
     assert_eq!(told(&["history", at, "--last", "1000"]).lines().count(), 6);
+}
+
+/// The log had no times, so that a node that runs, or was killed, had none for its newest commits.
+#[test]
+fn commits_of_the_log_have_times_and_rollbacks_are_marked() {
+    let folder = folder();
+    let (db, at) = (open(&folder), name(&folder));
+    for id in 0..3 {
+        commit(&db, vec![put(id, 9)]);
+    }
+    db.rollback(2).expect("rolled back");
+    let of = |at: &str| {
+        let commits = document(&["history", at, "--json"])["commits"].clone();
+        let known =
+            |commit: &Value| commit["time"].as_u64().is_some_and(|time| time > 1_700_000_000);
+        assert!(commits.as_array().expect("a list")[1..].iter().all(known), "{commits}");
+        assert_eq!(
+            (&commits[3]["rolled_back_to"], &commits[4]["rolled_back_to"]),
+            (&Value::Null, &json!(1))
+        );
+        let lines = told(&["history", at]);
+        assert!(lines.trim_end().ends_with("blob of 0 bytes, goes back to commit 1"), "{lines}");
+        assert_eq!(lines.matches("unknown time").count(), 1, "{lines}");
+    };
+    of(at);
+    // As a kill leaves it.
+    drop(db);
+    of(at);
+    drop(open(&folder));
+    of(at);
 }
 
 #[test]
@@ -333,6 +363,9 @@ fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
     assert!(line.contains("exists"), "{line}");
     let whole = std::fs::read(&stream).expect("written");
     assert!(pleach(&["export", at]).stdout == whole, "to standard output");
+    assert!(pleach(&["export", at, "--to", "-"]).stdout == whole, "to standard output");
+    let line = refusal(2, &["export", at, "--to", &format!("{at}/state.plx")]);
+    assert!(line.contains("would lie in the folder of the database"), "{line}");
 
     let cut = papers.path().join("cut.plx");
     std::fs::write(&cut, &whole[..whole.len() - 3000]).expect("written");
@@ -346,6 +379,8 @@ fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
         (Some(1), Some(PAIRS + 1))
     );
     assert!(told(&["check", copy, "--root", &root]).starts_with("nothing found"));
+    let again = told(&["import", copy, "--from", file, "--memory-mib", "64"]);
+    assert!(again.contains(" of 3 namespaces, all of which were there\n"), "{again}");
     // A database that is whole stays so, whatever is imported into it.
     refusal(5, &["import", copy, "--from", cut, "--memory-mib", "64"]);
     assert!(told(&["check", copy, "--root", &root]).starts_with("nothing found"));
@@ -1045,9 +1080,12 @@ fn commands_that_read_work_beside_the_process_that_writes() {
         std::fs::remove_file(stream).expect("removed");
     }
     let lines = told(&["top", at, "--count", "2"]);
-    assert_eq!(lines.lines().count(), 3, "{lines}");
+    assert!(lines.lines().count() == 3 && !lines.contains("nobody writes"), "{lines}");
     let line = document(&["top", at, "--count", "1", "--json"]);
-    assert_eq!(line["commit"], open.commit_number());
+    assert_eq!(
+        (&line["commit"], &line["has_writer"]),
+        (&json!(open.commit_number()), &json!(true))
+    );
     let before = open.commit_number();
     let commands: [&[&str]; 2] = [&["repair", at], &["rollback", at, "--to", "0"]];
     for command in commands {
@@ -1065,6 +1103,7 @@ fn commands_that_read_work_beside_the_process_that_writes() {
     assert_eq!(open.commit_number(), before);
     open.close().expect("closed");
     told(&["check", at]);
+    assert!(told(&["top", at, "--count", "1"]).trim_end().ends_with("nobody writes"));
 }
 
 #[test]

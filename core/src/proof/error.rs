@@ -2,8 +2,10 @@
 
 use core::fmt;
 
+crate::debug_is_text!(VerifyError, DecodeError);
+
 /// Why a proof or witness was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// The bytes are not a canonical encoding.
@@ -69,7 +71,7 @@ impl fmt::Display for Limit {
 }
 
 /// Why bytes are not a canonical encoding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The input ends inside the header or a record.
@@ -82,7 +84,7 @@ pub enum DecodeError {
     #[error("unknown version {0}")]
     Version(u8),
     /// Another kind of proof than asked for (where several would do, the first of them).
-    #[error("kind {found}, not {expected}")]
+    #[error("this is {}, and {} was asked for", kind(*found), kind(*expected))]
     Kind {
         /// The kind asked for.
         expected: u8,
@@ -90,7 +92,7 @@ pub enum DecodeError {
         found: u8,
     },
     /// A proof under another hash function.
-    #[error("hasher {found}, not {expected}")]
+    #[error("made with {}, and verified with {}", hasher(*found), hasher(*expected))]
     HasherId {
         /// The hasher asked for.
         expected: u8,
@@ -164,6 +166,28 @@ pub enum DecodeError {
         "a block cannot do this with a namespace, or encodes it in another form than the canonical one"
     )]
     NamespaceAccess,
+}
+
+fn kind(number: u8) -> &'static str {
+    match number {
+        1 => "a proof of one key",
+        2 => "a proof of several keys",
+        3 => "a witness",
+        4 => "a proof of a range",
+        5 => "a proof of the changes in a range",
+        6 => "a proof in a namespace",
+        7 => "a proof of changes in a namespace",
+        8 => "a witness of several namespaces",
+        _ => "an unknown kind of proof",
+    }
+}
+
+fn hasher(id: u8) -> &'static str {
+    match crate::Hasher::of_id(id) {
+        Some(own) => own.name(),
+        None if id == crate::Hasher::APPLICATION => "an application's hasher",
+        None => "an unknown hasher",
+    }
 }
 
 /// Why something cannot be encoded.

@@ -5,6 +5,7 @@
 mod application_hashers;
 mod common;
 mod encodings_round_trip;
+mod errors_say_what_is_wrong;
 mod fold_agrees_with_naive;
 mod fold_support;
 mod fuzzed_treelets;

@@ -224,4 +224,4 @@ impl CommitError {
     }
 }
 
-forward_error!(CommitError, "block", block);
+forward_error!(CommitError);

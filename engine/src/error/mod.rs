@@ -12,8 +12,8 @@ mod tests;
 use std::sync::Arc;
 
 use pleach_beatree::space::SpaceError;
-use pleach_core::Hasher;
 use pleach_core::page::PageError;
+use pleach_core::{Hasher, debug_is_text};
 use pleach_io::IoError;
 use pleach_journal::format::creation::CreationError;
 use pleach_journal::format::image_error::ImageError;
@@ -37,10 +37,11 @@ pub(crate) use place::Place;
 ///
 /// [`Error::outcome`] says what became of the operation that gave it, [`Error::advice`] what to do, [`Error::device`]
 /// what the device said. Its text includes the texts of its causes, so [`source`](std::error::Error::source) gives
-/// none: printing the chain of causes would repeat them.
+/// none: printing the chain of causes would repeat them. Its `Debug` is the text, too, which a program prints whose `main`
+/// returns it.
 // Its tag takes a word: with a tag of one byte a `Result` is moved with the seven bytes behind that, in pieces that
 // reach over what was stored in one, and each pair of an iterator waits for the memory (6 of 36 ns).
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 #[repr(u64)]
 pub enum Error {
@@ -354,6 +355,8 @@ pub enum Error {
     #[error("the database was closed: what outlived it commits nothing; open it again")]
     Closed,
 }
+
+debug_is_text!(Error);
 
 /// The reason why a database refuses further writes.
 #[derive(Clone, Debug, thiserror::Error)]

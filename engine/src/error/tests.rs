@@ -28,6 +28,18 @@ fn enospc() -> IoError {
     io(ErrorKind::StorageFull, 28)
 }
 
+/// A program whose `main` returns an error printed the structure of its variants, and no word of what helps.
+#[test]
+fn what_main_prints_is_the_text() {
+    let (missing, eio) = (Error::Missing { folder: "state".to_owned() }, Error::Io(eio()));
+    for error in [missing, eio] {
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert_eq!(format!("{:?}", Err::<(), _>(error.clone())), format!("Err({error})"));
+    }
+    let option = crate::Options::new("a").set("history=x").expect_err("no number");
+    assert_eq!(format!("{option:?}"), option.to_string());
+}
+
 /// All errors that wrap a device's error.
 fn around(error: &IoError) -> Vec<Error> {
     let io = || error.clone();

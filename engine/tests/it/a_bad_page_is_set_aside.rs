@@ -53,11 +53,7 @@ fn at_rest(setup: &Setup) -> (Image, Model) {
 
 fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
     let session = db.session(SessionOptions::new().witness(false))?;
-    session
-        .finish(accesses)
-        .map_err(pleach::FinishError::into_error)?
-        .commit()
-        .map_err(pleach::CommitError::into_error)
+    session.finish(accesses)?.commit().map_err(pleach::CommitError::into_error)
 }
 
 fn is_bad_page(error: &Error) -> bool {

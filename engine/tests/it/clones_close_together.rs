@@ -16,8 +16,7 @@ fn open(folder: &Path) -> Db {
 fn commit(db: &Db, key: u8) -> Result<u64, Error> {
     let session = db.session(SessionOptions::new().witness(false))?;
     session
-        .finish(vec![Access::write([key; 32], Some(Value::from(&[key])))])
-        .map_err(pleach::FinishError::into_error)?
+        .finish(vec![Access::write([key; 32], Some(Value::from(&[key])))])?
         .commit()
         .map_err(pleach::CommitError::into_error)
 }

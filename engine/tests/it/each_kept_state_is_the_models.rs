@@ -152,6 +152,9 @@ impl World {
         let all = self.db.changes_of(namespace, &key, ..);
         let found: Vec<u64> = all.collect::<pleach::Result<_>>().expect("in the history");
         assert_eq!(found, changes(first, tip), "namespace {namespace}");
+        // Of the oldest commit only the state is known, so that the range of the history was an error.
+        let all = self.db.changes_of(namespace, &key, self.db.history());
+        assert_eq!(all.collect::<pleach::Result<Vec<_>>>().expect("in the history"), found);
         let some = self.db.changes_of(namespace, &key, first..=one).rev();
         let mut found: Vec<u64> = some.collect::<pleach::Result<_>>().expect("in the history");
         found.reverse();

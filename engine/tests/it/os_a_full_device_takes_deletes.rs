@@ -54,10 +54,7 @@ fn write(db: &Db, batch: u64, value: Option<usize>) -> Result<u64, Error> {
     let keys = (batch * KEYS..(batch + 1) * KEYS).map(uniform);
     let accesses = keys.map(|key| Access::write(key, value.clone()));
     let block = db.session(SessionOptions::new())?.finish(accesses);
-    block
-        .map_err(pleach::FinishError::into_error)?
-        .commit()
-        .map_err(pleach::CommitError::into_error)
+    block?.commit().map_err(pleach::CommitError::into_error)
 }
 
 /// Puts batches until there is no more room, and says how many.

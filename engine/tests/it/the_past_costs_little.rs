@@ -142,7 +142,7 @@ fn small(disk: &SimDisk, options: impl Fn(Options) -> Options) -> (SimDb, SimRun
 
 fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
     let session = db.session(SessionOptions::new().witness(false))?;
-    let block = session.finish(accesses).map_err(pleach::FinishError::into_error)?;
+    let block = session.finish(accesses)?;
     block.commit().map_err(pleach::CommitError::into_error)
 }
 

@@ -17,6 +17,24 @@ pub(super) fn os_error(file: &str, offset: u64, operation: Operation, code: i32)
     }
 }
 
+/// The error of a folder, with what helps.
+pub(super) fn refused(folder: &str, operation: Operation, errno: Errno) -> IoError {
+    let mut error = failed(folder, operation)(errno);
+    let cure = match errno {
+        Errno::NOTDIR => "it is a file, or lies below one: give a folder",
+        Errno::ACCESS => {
+            "this user needs the right to read the folder and its files, and to write them unless it opens them for \
+             reading alone (option `read_only`)"
+        }
+        Errno::ROFS => "an open for reading alone works there (option `read_only`)",
+        _ => return error,
+    };
+    if let IoError::Os { message, .. } = &mut error {
+        *message = format!("{message}; {cure}");
+    }
+    error
+}
+
 /// A mapping for `map_err`, for calls without an offset.
 pub(super) fn failed(file: &str, operation: Operation) -> impl FnOnce(Errno) -> IoError + '_ {
     move |errno| os_error(file, 0, operation, errno.raw_os_error())

@@ -33,7 +33,7 @@ use crate::device::LockMode;
 use crate::error::{IoError, LockHolder, Operation, Result};
 
 use super::descriptor::open_at;
-use super::error::failed;
+use super::error::{failed, refused};
 
 /// Name of the lock file; `list` hides it and `open` refuses it.
 pub(super) const LOCK_NAME: &str = "LOCK";
@@ -87,9 +87,9 @@ pub(super) fn lock(
     held: &HeldLock,
 ) -> Result<FolderLock> {
     match mode {
-        LockMode::Exclusive if read_only => Err(failed(LOCK_NAME, Operation::Lock)(Errno::ROFS)),
+        LockMode::Exclusive if read_only => Err(refused(folder.1, Operation::Lock, Errno::ROFS)),
         LockMode::Exclusive => {
-            check_writable(folder.0).map_err(|errno| unwritable(folder.1, errno))?;
+            check_writable(folder.0).map_err(|errno| refused(folder.1, Operation::Lock, errno))?;
             exclusive(folder, held)
         }
         LockMode::Shared => shared(folder),
@@ -104,14 +104,6 @@ fn check_writable(folder: BorrowedFd<'_>) -> rustix::io::Result<()> {
         // Some kernels and containers do not answer.
         _ => Ok(()),
     }
-}
-
-/// The error of a folder in which no file can be made, with what is possible there.
-fn unwritable(folder: &str, errno: Errno) -> IoError {
-    let error = failed(folder, Operation::Lock)(errno);
-    let IoError::Os { file, offset, operation, code, kind, message } = error else { return error };
-    let message = format!("{message}; an open for reading alone works there (option `read_only`)");
-    IoError::Os { file, offset, operation, code, kind, message }
 }
 
 fn exclusive(folder: NamedFolder<'_>, held: &HeldLock) -> Result<FolderLock> {
@@ -386,7 +378,7 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_written_is_told_with_what_works_there() {
         for (errno, system) in [(Errno::ROFS, "Read-only file system"), (Errno::ACCESS, "denied")] {
-            let error = unwritable("state", errno);
+            let error = super::refused("state", Operation::Lock, errno);
             let text = error.to_string();
             assert!(text.starts_with("Lock of state: ") && text.contains(system), "{text}");
             assert!(text.contains("option `read_only`"), "{text}");

@@ -70,7 +70,7 @@ use crate::process::{ProcessBound, ProcessTag, count_forks};
 
 use blocking::{Pool, PoolQueue};
 use descriptor::open_at;
-use error::{failed, failed_std, os_error};
+use error::{failed, failed_std, os_error, refused};
 use files::Direct;
 use lock::{HeldLock, LOCK_NAME};
 use setup::RingSetup;
@@ -321,7 +321,9 @@ fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
     let open = || open_at(rustix::fs::CWD, folder, OFlags::DIRECTORY, Mode::empty());
     match open() {
         Err(Errno::NOENT | Errno::NOTDIR) if create => {}
-        opened => return opened.map_err(failed(&name, Operation::OpenFolder)),
+        opened => {
+            return opened.map_err(|errno| refused(&name, Operation::OpenFolder, errno));
+        }
     }
     let above = match folder.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -331,7 +333,7 @@ fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
     match rustix::fs::mkdir(folder, Mode::from_raw_mode(0o755)) {
         // EEXIST: another process was faster, or it is a link to nowhere.
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(failed(&name, Operation::CreateFolder)(errno)),
+        Err(errno) => return Err(refused(&name, Operation::CreateFolder, errno)),
     }
     rustix::fs::fsync(&parent).map_err(failed(&name, Operation::CreateFolder))?;
     open().map_err(|errno| match errno {
@@ -344,7 +346,7 @@ fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
             message: "it is a symbolic link to a folder that is not there: make that one, or remove the link"
                 .to_owned(),
         },
-        errno => failed(&name, Operation::OpenFolder)(errno),
+        errno => refused(&name, Operation::OpenFolder, errno),
     })
 }
 

@@ -106,12 +106,12 @@ pub fn commit_batch(
     );
     runtime.step_some(rng.index(4));
     model.apply(&accesses);
-    let block = session.finish(accesses).map_err(pleach::FinishError::into_error)?;
+    let block = session.finish(accesses)?;
     runtime.step_some(rng.index(4));
     history.push(model);
     assert_eq!(block.root(), history.root(number), "root of commit {number}");
     disk.mark(begun(number));
-    assert_eq!(block.commit().map_err(pleach::CommitError::into_error)?, number);
+    assert_eq!(block.commit()?, number);
     disk.mark(acknowledged(number));
     Ok(())
 }
