@@ -16,7 +16,7 @@ use revm::primitives::hardfork::SpecId;
 use revm::primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
 use revm::state::AccountInfo;
 
-use super::Block;
+use super::{Block, CHAIN};
 use crate::{account, transfers};
 
 /// The token: `transfer(address to, uint256 amount)`, with balances in the mapping of slot 0.
@@ -103,6 +103,7 @@ pub fn blocks(count: u64, users: u64) -> impl Iterator<Item = Block> {
         let storage_keys = slots.iter().map(|slot| B256::from(*slot)).collect();
         let list = vec![AccessListItem { address: TOKEN, storage_keys }];
         TxEnv::builder()
+            .chain_id(Some(CHAIN))
             .caller(from)
             .kind(kind)
             .value(U256::from(value))

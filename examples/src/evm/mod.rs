@@ -32,6 +32,9 @@ pub mod chain;
 /// The hash function of roots and keys.
 pub const HASHER: Hasher = Hasher::BLAKE3;
 
+/// The number of the chain, which `eth_chainId` asks for: one that is no public chain's.
+pub const CHAIN: u64 = 1337;
+
 /// Namespace of the accounts: the one that each database has.
 pub const ACCOUNTS: u8 = 0;
 /// Namespace of the storage of all contracts.
@@ -215,7 +218,10 @@ pub fn announce(session: &Session, block: &Block) -> Result<()> {
 pub fn run<D: Database + DatabaseCommit>(state: D, block: &Block) -> Result<usize> {
     let mut evm = Context::mainnet()
         .with_db(state)
-        .modify_cfg_chained(|rules| rules.set_spec_and_mainnet_gas_params(block.rules))
+        .modify_cfg_chained(|rules| {
+            rules.chain_id = CHAIN;
+            rules.set_spec_and_mainnet_gas_params(block.rules);
+        })
         .modify_block_chained(|env| {
             env.number = U256::from(block.number);
             env.beneficiary = block.beneficiary;

@@ -1,9 +1,12 @@
-//! Requests by HTTP/1.1: `POST` with the JSON as the body. Size and time of a request are limited, and so are
-//! connections and the calls that are answered at the same time. A node that strangers reach stands behind a proxy,
-//! which has TLS, and a limit for each of them.
+//! Requests by HTTP/1.1: `POST` with the JSON as the body. Size and time of a request are limited, the time of its
+//! answer, connections, and the requests that are answered at the same time. A node that strangers reach stands behind
+//! a proxy, which has TLS, a limit for each of them, and memory for the answers of slow ones.
 
 use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -13,9 +16,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::Value;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::{Sleep, sleep};
 
 use super::OldBlocks;
 
@@ -24,7 +28,8 @@ use super::OldBlocks;
 pub struct Limits {
     /// Bytes of a body.
     pub body: usize,
-    /// How long the head of a request may take to come, from the end of the one before, and how long its body.
+    /// How long the head of a request may take to come, from the end of the one before, how long its body, and how long
+    /// the client may take for the whole answer. Then the connection is closed.
     pub time: Duration,
     /// Connections at the same time.
     pub connections: usize,
@@ -62,20 +67,92 @@ pub async fn serve(listener: TcpListener, blocks: Arc<OldBlocks>, limits: Limits
                 eprintln!("a connection ended: {error}");
                 return;
             }
+            let stream = Timed { stream, time: limits.time, late: None };
             let answers = service_fn(|request| service.answer(request));
             let served = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(limits.time)
                 .serve_connection(TokioIo::new(stream), answers)
                 .await;
-            // An idle connection is closed without a message.
+            // An idle or slow connection is closed without a message.
             if let Err(error) = served
                 && !error.is_timeout()
+                && !is_late(&error)
             {
                 eprintln!("a connection ended: {error}");
             }
         });
     }
+}
+
+/// A connection that fails when an answer is not taken in time. hyper has no limit for that, so the clock is here: it
+/// starts with the first bytes of an answer and stops when hyper flushes, which it does once the system has them all.
+struct Timed {
+    stream: TcpStream,
+    time: Duration,
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timed {
+    /// Fails when the answer is late, also one of which a little is taken again and again.
+    fn poll_late(&mut self, context: &mut Context) -> io::Result<()> {
+        let late = self.late.get_or_insert_with(|| Box::pin(sleep(self.time)));
+        match late.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+impl AsyncRead for Timed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        into: &mut ReadBuf,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_late(context)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        parts: &[io::IoSlice],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_late(context)?;
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.late = None;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// True for the error of [`Timed`].
+fn is_late(error: &hyper::Error) -> bool {
+    let cause =
+        std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut)
 }
 
 struct Service {
@@ -97,7 +174,7 @@ impl Service {
             Err(refused) => Err(refused),
         };
         let (status, kind, body) = match result {
-            Ok(Some(answer)) => (StatusCode::OK, "application/json", answer.to_string()),
+            Ok(Some(answer)) => (StatusCode::OK, "application/json", answer),
             Ok(None) => (StatusCode::NO_CONTENT, "application/json", String::new()),
             Err((status, why)) => (status, "text/plain", format!("{why}\n")),
         };
@@ -131,7 +208,7 @@ impl Service {
     }
 
     /// Asks the database on a thread that may wait.
-    async fn look_up(&self, request: Bytes) -> Result<Option<Value>, Refused> {
+    async fn look_up(&self, request: Bytes) -> Result<Option<String>, Refused> {
         let failed = (StatusCode::INTERNAL_SERVER_ERROR, "the request could not be answered");
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| failed)?;
         let blocks = Arc::clone(&self.blocks);

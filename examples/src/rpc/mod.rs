@@ -3,13 +3,16 @@
 //!
 //! | method | parameters | result |
 //! |---|---|---|
+//! | `eth_chainId` | | number of the chain |
 //! | `eth_blockNumber` | | number of the newest block |
 //! | `eth_getBalance` | address, block | balance in wei |
 //! | `eth_getStorageAt` | address, slot, block | word of 32 bytes |
 //! | `eth_getProof` | address, slots, block | account and words, with proofs |
 //!
-//! A block is a number (`"0x2a"`), `"latest"`, or `"earliest"`: the oldest block that is kept. An array of calls is a
-//! batch.
+//! A block is a number (`"0x2a"`, or `{"blockNumber": "0x2a"}` as EIP-1898 has it), or `"earliest"`: the oldest block
+//! that is kept. `"latest"`, `"finalized"`, `"safe"`, `"pending"` and none are the newest block, since only final blocks
+//! are here. Hashes of blocks are not: a node that has headers looks the number up in them. An array of calls is a
+//! batch; each call beyond its limits has an error. An `id` comes back as it was sent, digit for digit.
 //!
 //! The proofs are those of Pleach's binary trie, not Merkle-Patricia proofs: `accountProof` and each `proof` of
 //! `storageProof` have one element, the encoded proof. It leads to `stateRoot`, the root over all namespaces
@@ -21,24 +24,30 @@
 //! those that may be left are overlays (example `rollup`). A node that rolls commits back keeps a table of its blocks'
 //! commits in their place.
 
+use std::collections::HashMap;
+
 use pleach::{Db, Error, Key, Node, Session};
 use revm::Database as _;
 use revm::primitives::{Address, B256, U256, hex};
 use revm::state::AccountInfo;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::Result;
 use crate::evm::{
-    ACCOUNTS, Reader, STORAGE, StateError, account_key, account_value, number_of, prove, proves,
-    storage_key, word_value,
+    ACCOUNTS, CHAIN, Reader, STORAGE, StateError, account_key, account_value, number_of, prove,
+    proves, storage_key, word_value,
 };
 
 pub mod http;
 
-/// Calls of a batch, at most.
-pub const BATCH: usize = 16;
-/// Slots of one `eth_getProof`, at most. A proof has some 8 KB of text, so that no answer has more than about 4 MB.
+/// Calls of a batch, at most: as many as ethers sends.
+pub const BATCH: usize = 100;
+/// Slots of one `eth_getProof`, at most.
 pub const SLOTS: usize = 32;
+/// Proofs of all calls of a batch, at most, of accounts and of slots. A proof has some 8 KB of text, so that no answer
+/// has more than about 4 MB.
+pub const PROOFS: usize = 528;
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +60,8 @@ enum Failure {
     Method(String),
     #[error("{0}")]
     Parameters(String),
+    #[error("the calls before have the {0} that a batch may have")]
+    BatchLimit(&'static str),
     #[error("block {block} is not kept any more, the oldest one is {oldest}")]
     TooOld { block: u64, oldest: u64 },
     #[error("there is no block {block} yet, the newest one is {newest}")]
@@ -68,7 +79,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// The codes of JSON-RPC; that of a resource which is not there is of EIP-1474.
+    /// The codes of JSON-RPC; those of what is not there and of a limit are of EIP-1474.
     fn code(&self) -> i32 {
         match self {
             Self::Json(_) => -32700,
@@ -76,11 +87,12 @@ impl Failure {
             Self::Method(_) => -32601,
             Self::Parameters(_) => -32602,
             Self::TooOld { .. } | Self::NotYet { .. } => -32001,
+            Self::BatchLimit(_) => -32005,
             Self::OtherBlock { .. } | Self::State(_) => -32603,
         }
     }
 
-    fn answer(&self, id: &Value) -> Value {
+    fn answer(&self, id: &str) -> String {
         let mut error = json!({ "code": self.code(), "message": self.to_string() });
         match self {
             Self::TooOld { oldest, .. } => {
@@ -93,7 +105,7 @@ impl Failure {
             Self::OtherBlock { .. } | Self::State(_) => eprintln!("a call failed: {self}"),
             _ => {}
         }
-        json!({ "jsonrpc": "2.0", "id": id, "error": error })
+        answer(id, "error", &error)
     }
 }
 
@@ -117,58 +129,75 @@ impl OldBlocks {
         Ok(Self { db, first })
     }
 
-    /// Answers a request, one call or a batch; `None` where it wants no answer. It reads pages, and so may wait for the
-    /// device.
-    pub fn answer(&self, request: &[u8]) -> Option<Value> {
-        match serde_json::from_slice(request) {
-            Ok(Value::Array(calls)) if calls.is_empty() || calls.len() > BATCH => {
-                Some(Failure::Request("a batch has no calls, or too many").answer(&Value::Null))
+    /// The JSON that answers a request, one call or a batch; `None` where it wants no answer. It reads pages, and so may
+    /// wait for the device.
+    pub fn answer(&self, request: &[u8]) -> Option<String> {
+        let mut left = Limit { calls: BATCH, proofs: PROOFS };
+        let read = || -> serde_json::Result<_> {
+            let request: &RawValue = serde_json::from_slice(request)?;
+            let is_batch = request.get().starts_with('[');
+            let calls = is_batch.then(|| serde_json::from_str::<Vec<&RawValue>>(request.get()));
+            Ok((request, calls.transpose()?))
+        };
+        match read() {
+            Ok((_, Some(calls))) if calls.is_empty() => {
+                Some(Failure::Request("a batch has no calls").answer(NO_ID))
             }
-            Ok(Value::Array(calls)) => {
-                let answers: Vec<Value> = calls.iter().filter_map(|call| self.call(call)).collect();
-                (!answers.is_empty()).then(|| answers.into())
+            Ok((_, Some(calls))) => {
+                let answers: Vec<_> =
+                    calls.iter().filter_map(|call| self.call(call, &mut left)).collect();
+                (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
             }
-            Ok(call) => self.call(&call),
-            Err(error) => Some(Failure::from(error).answer(&Value::Null)),
+            Ok((call, None)) => self.call(call, &mut left),
+            Err(error) => Some(Failure::from(error).answer(NO_ID)),
         }
     }
 
-    fn call(&self, call: &Value) -> Option<Value> {
-        let method = match method_of(call) {
-            Ok(method) => method,
-            Err(failure) => return Some(failure.answer(&Value::Null)),
+    fn call(&self, call: &RawValue, left: &mut Limit) -> Option<String> {
+        let call = match Call::read(call) {
+            Ok(call) => call,
+            Err(failure) => return Some(failure.answer(NO_ID)),
         };
         // Without an `id` it is a notification, and all calls here only ask.
-        let id = call.get("id")?;
-        Some(match self.result(method, &call["params"]) {
-            Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+        let id = call.id?;
+        Some(match self.result(&call, left) {
+            Ok(result) => answer(id, "result", &result),
             Err(failure) => self.in_blocks(failure).answer(id),
         })
     }
 
-    fn result(&self, method: &str, parameters: &Value) -> Result<Value, Failure> {
-        let given = match parameters {
+    fn result(&self, call: &Call, left: &mut Limit) -> Result<Value, Failure> {
+        left.calls = left.calls.checked_sub(1).ok_or(Failure::BatchLimit("calls"))?;
+        let method = &call.method[..];
+        let mut given = match &call.parameters {
             Value::Array(given) => given.as_slice(),
             Value::Null => &[],
             _ => return Err(Failure::Parameters("parameters are a list".into())),
         };
+        // JavaScript writes what is left out as null.
+        while let [before @ .., Value::Null] = given {
+            given = before;
+        }
         match (method, given) {
+            ("eth_chainId", []) => Ok(quantity(CHAIN)),
             ("eth_blockNumber", []) => Ok(quantity(number_of(&self.db.blob())?)),
-            ("eth_getBalance", [address, block]) => {
+            ("eth_getBalance", [address, block @ ..]) if block.len() < 2 => {
                 let (address, session) = (address_of(address)?, self.state(block)?);
                 let account = Reader::new(&session).basic(address)?;
                 Ok(quantity(account.unwrap_or_default().balance))
             }
-            ("eth_getStorageAt", [address, slot, block]) => {
+            ("eth_getStorageAt", [address, slot, block @ ..]) if block.len() < 2 => {
                 let (address, slot) = (address_of(address)?, slot_of(slot)?);
                 let word = Reader::new(&self.state(block)?).storage(address, slot)?;
                 Ok(bytes(word.to_be_bytes::<32>()))
             }
-            ("eth_getProof", [address, slots, block]) => {
+            ("eth_getProof", [address, slots, block @ ..]) if block.len() < 2 => {
                 let (address, slots) = (address_of(address)?, slots_of(slots)?);
+                let proofs = left.proofs.checked_sub(1 + slots.len());
+                left.proofs = proofs.ok_or(Failure::BatchLimit("proofs"))?;
                 proof(&self.state(block)?, address, &slots)
             }
-            ("eth_blockNumber", _) => Err(takes(method, "nothing")),
+            ("eth_chainId" | "eth_blockNumber", _) => Err(takes(method, "nothing")),
             ("eth_getBalance", _) => Err(takes(method, "address and block")),
             ("eth_getStorageAt", _) => Err(takes(method, "address, slot and block")),
             ("eth_getProof", _) => Err(takes(method, "address, slots and block")),
@@ -176,10 +205,17 @@ impl OldBlocks {
         }
     }
 
-    /// The state after a block.
-    fn state(&self, block: &Value) -> Result<Session, Failure> {
+    /// The state after a block, the newest one where none is given.
+    fn state(&self, block: &[Value]) -> Result<Session, Failure> {
+        let latest = Value::from("latest");
+        let mut block = block.first().unwrap_or(&latest);
+        if block.get("blockHash").is_some() {
+            let wanted = "block: its number, as no hashes of blocks are known here";
+            return Err(Failure::Parameters(wanted.into()));
+        }
+        block = block.get("blockNumber").unwrap_or(block);
         let session = match block.as_str() {
-            Some("latest") => self.db.snapshot()?,
+            Some("latest" | "finalized" | "safe" | "pending") => self.db.snapshot()?,
             Some("earliest") => self.oldest()?,
             _ => {
                 let number = number(block, 16).and_then(|number| u64::try_from(number).ok());
@@ -187,8 +223,11 @@ impl OldBlocks {
                     let wanted = "block: its number as \"0x2a\", \"latest\" or \"earliest\"";
                     Failure::Parameters(wanted.into())
                 })?;
-                // The last commit of all is none that a block ever has.
-                self.db.at(self.first.saturating_add(number))?
+                let Some(commit) = self.first.checked_add(number) else {
+                    let newest = number_of(&self.db.blob())?;
+                    return Err(Failure::NotYet { block: number, newest });
+                };
+                self.db.at(commit)?
             }
         };
         // Commits that are no blocks, or a rollback, would have moved the numbers.
@@ -320,15 +359,47 @@ fn number(value: &Value, most: usize) -> Option<U256> {
     right.then(|| U256::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The method of a call that has the form of one.
-fn method_of(call: &Value) -> Result<&str, Failure> {
-    if call["jsonrpc"] != "2.0" {
-        return Err(Failure::Request("\"jsonrpc\" is not \"2.0\""));
+/// What the calls of a request may still take.
+struct Limit {
+    calls: usize,
+    proofs: usize,
+}
+
+/// A call that has the form of one.
+struct Call<'a> {
+    /// As it was sent: numbers of JSON have any number of digits.
+    id: Option<&'a str>,
+    method: String,
+    parameters: Value,
+}
+
+impl<'a> Call<'a> {
+    fn read(call: &'a RawValue) -> Result<Self, Failure> {
+        let fields: HashMap<String, &RawValue> = serde_json::from_str(call.get())
+            .map_err(|_| Failure::Request("a call is an object"))?;
+        let value = |name| -> serde_json::Result<Value> {
+            fields.get(name).map_or(Ok(Value::Null), |raw| serde_json::from_str(raw.get()))
+        };
+        if value("jsonrpc")? != "2.0" {
+            return Err(Failure::Request("\"jsonrpc\" is not \"2.0\""));
+        }
+        let id = fields.get("id").map(|id| id.get());
+        if id.is_some_and(|id| id.starts_with(['[', '{', 't', 'f'])) {
+            return Err(Failure::Request("\"id\" is neither a text nor a number"));
+        }
+        let Value::String(method) = value("method")? else {
+            return Err(Failure::Request("\"method\" is no text"));
+        };
+        Ok(Self { id, method, parameters: value("params")? })
     }
-    if matches!(call["id"], Value::Bool(_) | Value::Array(_) | Value::Object(_)) {
-        return Err(Failure::Request("\"id\" is neither a text nor a number"));
-    }
-    call["method"].as_str().ok_or(Failure::Request("\"method\" is no text"))
+}
+
+/// The `id` of an answer to what has none.
+const NO_ID: &str = "null";
+
+/// An answer: the `id` as it was sent, and a result or an error.
+fn answer(id: &str, kind: &str, content: &Value) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"{kind}":{content}}}"#)
 }
 
 fn address_of(value: &Value) -> Result<Address, Failure> {

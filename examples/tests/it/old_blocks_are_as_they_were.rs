@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pleach::{Db, Durability, Node, Options, SessionOptions};
 use pleach_examples::evm::chain::{TOKEN, VAULTS, WORDS, blocks, genesis, token_slot, user};
 use pleach_examples::evm::{
-    ACCOUNTS, Block, HASHER, STORAGE, account_key, account_value, create, execute, proves, run,
-    storage_key, word_value,
+    ACCOUNTS, Block, CHAIN, HASHER, STORAGE, account_key, account_value, create, execute, proves,
+    run, storage_key, word_value,
 };
 use pleach_examples::rpc::http::{Limits, serve};
-use pleach_examples::rpc::{BATCH, OldBlocks, SLOTS, bytes, quantity, verify};
+use pleach_examples::rpc::{BATCH, OldBlocks, PROOFS, SLOTS, bytes, quantity, verify};
 use revm::database::{CacheDB, EmptyDB};
 use revm::primitives::{Address, B256, U256, hex};
 use revm::state::AccountInfo;
@@ -353,7 +354,8 @@ fn a_wrong_request_has_the_error_that_the_standards_say() {
     for (method, parameters) in [
         ("eth_blockNumber", json!(["latest"])),
         ("eth_getBalance", json!([])),
-        ("eth_getBalance", json!([token])),
+        ("eth_chainId", json!([1])),
+        ("eth_getBalance", json!([null, token, "latest"])),
         ("eth_getBalance", json!([token, "latest", 1])),
         ("eth_getBalance", json!({ "address": token })),
         ("eth_getBalance", json!("latest")),
@@ -368,7 +370,12 @@ fn a_wrong_request_has_the_error_that_the_standards_say() {
         ("eth_getBalance", json!([token, "0x1_0"])),
         ("eth_getBalance", json!([token, "0x10000000000000000"])),
         ("eth_getBalance", json!([token, "newest"])),
-        ("eth_getBalance", json!([token, null])),
+        ("eth_getBalance", json!([token, []])),
+        ("eth_getBalance", json!([token, {}])),
+        ("eth_getBalance", json!([token, { "blockNumber": 1 }])),
+        ("eth_getBalance", json!([token, { "blockNumber": { "blockNumber": "0x1" } }])),
+        ("eth_getBalance", json!([token, { "blockHash": format!("0x{}", "1".repeat(64)) }])),
+        ("eth_getBalance", json!([token, { "blockHash": "0x1", "blockNumber": "0x1" }])),
         ("eth_getStorageAt", json!([token, "latest"])),
         ("eth_getStorageAt", json!([token, format!("0x1{}", "0".repeat(64)), "latest"])),
         ("eth_getStorageAt", json!([token, "slot", "latest"])),
@@ -401,19 +408,6 @@ fn a_wrong_request_has_the_error_that_the_standards_say() {
         assert_eq!((failed(&answer).0, &answer["id"]), (code, &Value::Null), "{body}");
     }
 
-    // A batch has an answer for each call that wants one.
-    let call = |id: Value, method| json!({ "jsonrpc": "2.0", "id": id, "method": method });
-    let told = json!({ "jsonrpc": "2.0", "method": "eth_blockNumber" });
-    let batch = json!([call(json!("a"), "eth_blockNumber"), told, 7, call(json!(2), "eth_no")]);
-    let answers = client.answer(&batch.to_string());
-    let answers = answers.as_array().expect("a batch");
-    assert_eq!(answers.len(), 3);
-    assert_eq!((&answers[0]["id"], &answers[0]["result"]), (&json!("a"), &quantity(node.newest())));
-    assert_eq!((failed(&answers[1]).0, failed(&answers[2]).0), (-32600, -32601));
-    let many = vec![call(json!(1), "eth_blockNumber"); BATCH + 1];
-    assert_eq!(failed(&client.answer(&json!(many).to_string())).0, -32600);
-    assert_eq!(client.post(&told.to_string()), (204, String::new()));
-
     // HTTP has errors of its own.
     client.send("GET / HTTP/1.1\r\nHost: node\r\n\r\n");
     assert_eq!(client.response().0, 405);
@@ -425,7 +419,8 @@ fn a_wrong_request_has_the_error_that_the_standards_say() {
     long.send("POST / HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n");
     long.send(&format!("{:x}\r\n{}\r\n", length, " ".repeat(length)));
     assert_eq!(long.response().0, 413);
-    let just = format!("{}{}", told, " ".repeat(limits.body - told.to_string().len()));
+    let told = r#"{"jsonrpc":"2.0","method":"eth_blockNumber"}"#;
+    let just = format!("{}{}", told, " ".repeat(limits.body - told.len()));
     assert_eq!(Client::new(node.address).post(&just).0, 204);
 
     // A body that does not come, and a head that does not.
@@ -446,6 +441,154 @@ fn a_wrong_request_has_the_error_that_the_standards_say() {
     // The others are answered as before.
     let mut other = Client::new(node.address);
     assert_eq!(other.result("eth_blockNumber", &json!([])), quantity(node.newest()));
+    node.end();
+}
+
+/// Libraries of users send up to 100 calls at once. 17 of them had one error, which named no call.
+#[test]
+fn each_call_of_a_batch_that_wants_an_answer_has_one() {
+    let node = Served::new(30, Limits::default());
+    let mut client = Client::new(node.address);
+    let token = bytes(TOKEN);
+    let call = |id: Value, method| json!({ "jsonrpc": "2.0", "id": id, "method": method });
+    let told = json!({ "jsonrpc": "2.0", "method": "eth_blockNumber" });
+    let batch = json!([call(json!("a"), "eth_blockNumber"), told, 7, call(json!(2), "eth_no")]);
+    let answers = client.answer(&batch.to_string());
+    let answers = answers.as_array().expect("a batch");
+    assert_eq!(answers.len(), 3);
+    assert_eq!((&answers[0]["id"], &answers[0]["result"]), (&json!("a"), &quantity(node.newest())));
+    assert_eq!((failed(&answers[1]).0, failed(&answers[2]).0), (-32600, -32601));
+    assert_eq!(client.post(&told.to_string()), (204, String::new()));
+
+    // A batch does no more than its limits, and says so for each call beyond them.
+    let many: Vec<_> = (0..BATCH + 2).map(|id| call(json!(id), "eth_blockNumber")).collect();
+    let answers = client.answer(&json!(many).to_string());
+    for (id, answer) in answers.as_array().expect("a batch").iter().enumerate() {
+        assert_eq!(answer["id"], json!(id));
+        match id {
+            0..BATCH => assert_eq!(answer["result"], quantity(node.newest())),
+            _ => assert_eq!(failed(answer).0, -32005),
+        }
+    }
+    assert_eq!(answers.as_array().map(Vec::len), Some(BATCH + 2));
+    let proofs = |id, slots| {
+        let parameters = json!([token, vec!["0x0"; slots], "latest"]);
+        json!({ "jsonrpc": "2.0", "id": id, "method": "eth_getProof", "params": parameters })
+    };
+    let mut many: Vec<_> = (0..PROOFS / (1 + SLOTS)).map(|id| proofs(id, SLOTS)).collect();
+    many.push(proofs(many.len(), PROOFS % (1 + SLOTS)));
+    many.push(call(json!("after"), "eth_blockNumber"));
+    let answers = client.answer(&json!(many).to_string());
+    let answers = answers.as_array().expect("a batch");
+    let (beyond, after) = (&answers[answers.len() - 2], &answers[answers.len() - 1]);
+    assert_eq!(failed(beyond).0, -32005);
+    assert_eq!(after["result"], quantity(node.newest()), "what is no proof has an answer");
+    assert!(answers[..answers.len() - 2].iter().all(|answer| answer.get("result").is_some()));
+    node.end();
+}
+
+/// Libraries of users name the newest block in each of these ways. It was `"latest"` alone.
+#[test]
+fn the_newest_block_has_all_names_of_the_standards() {
+    let node = Served::new(30, Limits::default());
+    let mut client = Client::new(node.address);
+    let (newest, what) = (node.newest(), (TOKEN, token_slot(&user(3))));
+    assert_eq!(client.result("eth_chainId", &json!([])), quantity(CHAIN));
+    for name in ["latest", "finalized", "safe", "pending"] {
+        check(&mut client, &node.model, what, newest, &json!(name));
+        check(&mut client, &node.model, what, newest, &json!({ "blockNumber": name }));
+    }
+    check(&mut client, &node.model, what, newest, &Value::Null);
+    for block in [newest, newest - 5] {
+        let name = json!({ "blockNumber": quantity(block), "requireCanonical": true });
+        check(&mut client, &node.model, what, block, &name);
+    }
+    let (token, slot) = (bytes(TOKEN), quantity(what.1));
+    for (method, parameters) in [
+        ("eth_getBalance", json!([token])),
+        ("eth_getStorageAt", json!([token, slot])),
+        ("eth_getProof", json!([token, [slot]])),
+    ] {
+        let mut named = parameters.clone();
+        named.as_array_mut().expect("a list").push(json!(quantity(newest)));
+        assert_eq!(client.result(method, &parameters), client.result(method, &named), "{method}");
+    }
+    let (_, message) = client.failure("eth_getBalance", &json!([token, { "blockHash": "0x1" }]));
+    assert_eq!(message, "block: its number, as no hashes of blocks are known here");
+    let (_, message) = client.failure("eth_getBalance", &json!([token, quantity(u64::MAX)]));
+    let expected = format!("there is no block {} yet, the newest one is {newest}", u64::MAX);
+    assert_eq!(message, expected);
+    node.end();
+}
+
+/// An `id` above 2^64 came back as `1.8446744073709552e+19`.
+#[test]
+fn an_id_comes_back_as_it_was_sent() {
+    let node = Served::new(30, Limits::default());
+    let mut client = Client::new(node.address);
+    let long = "9".repeat(400);
+    for id in [
+        "7",
+        "-0",
+        "1.50",
+        "1e400",
+        "18446744073709551617",
+        &long,
+        "0.1000000000000000055511151",
+        r#""""#,
+        r#""a""#,
+        r#""\u0061\n""#,
+        r#""\ud83d""#,
+        "null",
+    ] {
+        let call = format!(r#"{{ "id" : {id} , "jsonrpc":"2.0","method":"eth_blockNumber"}}"#);
+        let answer =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, quantity(node.newest()));
+        assert_eq!(client.post(&call), (200, answer.clone()));
+        assert_eq!(client.post(&format!("[{call}]")), (200, format!("[{answer}]")));
+    }
+    node.end();
+}
+
+/// Clients that took nothing of long answers, or a byte now and then, held all connections for as long as they liked.
+#[test]
+fn a_client_that_does_not_take_its_answer_loses_its_connection() {
+    let limits = Limits { connections: 1, time: Duration::from_millis(500), ..Limits::default() };
+    let node = Served::new(30, limits);
+    let parameters = json!([bytes(TOKEN), vec!["0x0"; SLOTS], "latest"]);
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_getProof", "params": parameters });
+    let batch = json!(vec![call; PROOFS / (1 + SLOTS)]).to_string();
+    let (status, answer) = Client::new(node.address).post(&batch);
+    assert_eq!(status, 200);
+    // More than the system keeps of what is not taken.
+    let requests = (16 << 20) / answer.len() + 1;
+    let request =
+        format!("POST / HTTP/1.1\r\nHost: node\r\nContent-Length: {}\r\n\r\n{batch}", batch.len());
+    for takes in [false, true] {
+        let mut slow = TcpStream::connect(node.address).expect("connected");
+        let mut sender = slow.try_clone().expect("cloned");
+        sender.set_write_timeout(Some(Duration::from_secs(40))).expect("set");
+        let requests = request.repeat(requests);
+        let answered = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Fails when the connection is closed.
+            scope.spawn(move || sender.write_all(requests.as_bytes()));
+            let mut other = Client::new(node.address);
+            let answered = &answered;
+            scope.spawn(move || {
+                for _ in 0..2_000 {
+                    let ended = takes && !slow.read(&mut [0]).is_ok_and(|taken| taken > 0);
+                    if ended || answered.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let newest = other.result("eth_blockNumber", &json!([]));
+            assert_eq!(newest, quantity(node.newest()), "it has the only place now");
+            answered.store(true, Ordering::Relaxed);
+        });
+    }
     node.end();
 }
 
