@@ -9,15 +9,19 @@ mod error;
 mod inspect;
 mod output;
 mod repair;
+mod signals;
 mod top;
 
 use std::process::ExitCode;
 
 use args::Command;
-use error::Result;
+use error::{CliError, ErrorKind, Result};
 use serde_json::json;
 
 fn main() -> ExitCode {
+    if let Err(error) = signals::end_first_process() {
+        return output::report(&CliError::new(ErrorKind::System, format!("signals: {error}")));
+    }
     let error = match args::parse().map(|cli| run(&cli.command)) {
         Ok(Ok(())) | Err(None) => return ExitCode::SUCCESS,
         Ok(Err(error)) | Err(Some(error)) => error,

@@ -5,9 +5,20 @@ use pleach::{Hasher, Key, Namespace, Value};
 
 pub mod evm;
 pub mod rpc;
+// One file for the command and for these programs.
+#[path = "../../cli/src/signals.rs"]
+mod signals;
 
 /// The result of an example.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = core::result::Result<T, E>;
+
+/// The first line of each program: in a container it ends when it is asked to.
+///
+/// # Errors
+/// The system refuses a handler.
+pub fn begin() -> Result<()> {
+    Ok(signals::end_first_process()?)
+}
 
 /// A transfer of tokens.
 #[derive(Clone, Copy, Debug)]

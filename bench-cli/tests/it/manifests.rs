@@ -75,7 +75,12 @@ fn every_declared_dependency_is_named_in_the_sources() {
     let mut looked_at = 0;
     for package in list(&metadata, "packages") {
         let folder = Path::new(text(package, "manifest_path")).parent().expect("a folder");
-        let source = sources(&folder.join("src"));
+        let mut source = sources(&folder.join("src"));
+        // Files of other packages that belong to it, too.
+        for included in source.clone().split("#[path = \"../").skip(1) {
+            let file = format!("../{}", included.split('"').next().unwrap_or_default());
+            source += &std::fs::read_to_string(folder.join("src").join(file)).expect("a source");
+        }
         let mut examples = documentation(&folder.join("src"));
         if text(package, "name") == "pleach" {
             examples +=

@@ -3,4 +3,5 @@
 mod cli;
 mod common;
 mod operators_week;
+mod os_signals;
 mod readers_beside_a_process;

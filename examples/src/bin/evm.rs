@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use pleach::range::with_prefix;
 use pleach::{Db, Node, Options, Session, SessionOptions, witness};
-use pleach_examples::Result;
 use pleach_examples::evm::chain::{TOKEN, VAULTS, WORDS, blocks, genesis, token_slot, user};
 use pleach_examples::evm::{
     ACCOUNTS, Block, HASHER, Reader, STORAGE, account_key, account_value, create, execute, prove,
     proves, storage_key, storage_prefix, word_value,
 };
+use pleach_examples::{Result, begin};
 use revm::Database as _;
 
 fn main() -> Result<()> {
+    begin()?;
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let count = arguments.next().transpose()?.unwrap_or(20).max(2);
     let users = arguments.next().transpose()?.unwrap_or(10_000);

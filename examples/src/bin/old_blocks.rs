@@ -25,11 +25,11 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::HOST;
 use hyper_util::rt::TokioIo;
 use pleach::{Db, Node, Options, SessionOptions};
-use pleach_examples::Result;
 use pleach_examples::evm::chain::{TOKEN, blocks, genesis, token_slot, user};
 use pleach_examples::evm::{HASHER, create, execute, number_of};
 use pleach_examples::rpc::http::{Limits, serve};
 use pleach_examples::rpc::{OldBlocks, bytes, quantity, verify};
+use pleach_examples::{Result, begin};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -39,6 +39,7 @@ const HISTORY: u64 = 1_296_000;
 const ASKED: u64 = 50;
 
 fn main() -> Result<()> {
+    begin()?;
     let arguments = Arguments::read()?;
     let temporary = tempfile::tempdir()?;
     let folder = arguments.folder.as_deref().unwrap_or(temporary.path());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use pleach::load::LoadOptions;
 use pleach::{Db, Options, Session, SessionOptions, Value};
-use pleach_examples::{Result, account};
+use pleach_examples::{Result, account, begin};
 
 /// Reads of a transaction, one after the other.
 const READS: u32 = 4;
@@ -20,6 +20,7 @@ const READS: u32 = 4;
 const HASHES: u32 = 100;
 
 fn main() -> Result<()> {
+    begin()?;
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let log2 = numbers.next().transpose()?.unwrap_or(12);
     let budget = numbers.next().transpose()?.unwrap_or(64);

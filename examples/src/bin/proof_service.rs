@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use pleach::proof::KeyProof;
 use pleach::{Access, Db, Hasher, Key, Node, Options, SessionOptions};
-use pleach_examples::{Result, account, transfers, value};
+use pleach_examples::{Result, account, begin, transfers, value};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -19,6 +19,7 @@ const ACCOUNTS: u64 = 1_000;
 const AT_ONCE: usize = 8;
 
 fn main() -> Result<()> {
+    begin()?;
     let folder = tempfile::tempdir()?;
     let db = Db::open(Options::new(folder.path()).create(true).cache_mib(64))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build()?;

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use pleach::{Access, Db, Options, SessionOptions};
-use pleach_examples::{Result, account, balance_of, transfers, value};
+use pleach_examples::{Result, account, balance_of, begin, transfers, value};
 
 const ACCOUNTS: u64 = 1_000;
 const BLOCKS: u64 = 50;
 
 fn main() -> Result<()> {
+    begin()?;
     if let [_, role, folder] = &std::env::args().collect::<Vec<_>>()[..] {
         assert_eq!(role, "write", "the first argument of the child");
         return write(folder.as_ref());

@@ -9,7 +9,7 @@ use std::path::Path;
 use pleach::load::LoadOptions;
 use pleach::proof::KeyProof;
 use pleach::{Access, Db, Hasher, Node, Options, Overlay, Session, SessionOptions};
-use pleach_examples::{Result, Transfer, account, balance, balance_of, transfers, value};
+use pleach_examples::{Result, Transfer, account, balance, balance_of, begin, transfers, value};
 use rayon::prelude::*;
 
 const ACCOUNTS: u64 = 10_000;
@@ -17,6 +17,7 @@ const ACCOUNTS: u64 = 10_000;
 const FINAL: usize = 4;
 
 fn main() -> Result<()> {
+    begin()?;
     let folder = tempfile::tempdir()?;
     let genesis = genesis(folder.path())?;
     let mut node = Rollup::open(folder.path())?;

@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn runs(program: &str) {
     says(program, &[]);
@@ -84,6 +85,43 @@ fn old_blocks_of_a_folder() {
     assert!(answer.contains(r#""result":"0x4""#), "{answer}");
     server.kill().expect("killed");
     server.wait().expect("ended");
+}
+
+/// As the first process of a container, which hears no signal without a handler.
+#[test]
+fn os_a_service_in_a_container_ends_when_it_is_asked_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("text");
+    says(env!("CARGO_BIN_EXE_old_blocks"), &["4", "100", "--folder", path]);
+    let allowed = ["-pf", "-rpf"].into_iter().find(|flags| {
+        let mut probe = Command::new("unshare");
+        let status = probe.args([flags, "true"]).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    });
+    let Some(flags) = allowed else { return println!("SKIPPED: no pid namespaces here") };
+    for (signal, code) in [("TERM", 143), ("INT", 130)] {
+        let mut server = Command::new("unshare")
+            .args([flags, "--kill-child", env!("CARGO_BIN_EXE_old_blocks")])
+            .args(["--folder", path, "--serve", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = BufReader::new(server.stdout.take().expect("piped")).lines();
+        let address = said.nth(1).expect("two lines").expect("text");
+        assert!(address.starts_with("http://"), "{address}");
+        let id = server.id();
+        let child = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let mut kill = Command::new("kill");
+        kill.args(["-s", signal, child.expect("its children").trim()]);
+        assert!(kill.status().expect("sent").success());
+        let ended = (0..1_000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            server.try_wait().expect("waited")
+        });
+        // It goes with its parent where it has not heard.
+        server.kill().expect("killed, or ended before");
+        assert_eq!(ended.and_then(|status| status.code()), Some(code), "{signal}");
+    }
 }
 
 #[test]
