@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+/// Memory of each engine where no flag says it, in MiB.
+pub const CACHE_MIB: u64 = 1024;
+
 /// Flags of every workload.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Flags of all workloads")]
@@ -48,7 +51,7 @@ pub struct Flags {
     #[arg(skip)]
     pub durability: Durability,
     /// Memory budget of each engine, everything included
-    #[arg(long, global = true, value_name = "MIB", default_value = "1024", value_parser = mib(8))]
+    #[arg(long, global = true, value_name = "MIB", default_value_t = CACHE_MIB, value_parser = mib(8))]
     pub cache_mib: u64,
     /// Worker threads (default: all cores)
     #[arg(long, global = true, value_name = "N", value_parser = count::<u16>(1..=1024))]

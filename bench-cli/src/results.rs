@@ -45,6 +45,11 @@ impl EngineRun {
     }
 }
 
+/// The version of [`Document`] that is written, and read.
+pub const SCHEMA: u32 = 2;
+/// The commit of a build outside a checkout. It says nothing of what was built: two of them may be different.
+pub const UNKNOWN: &str = "unknown";
+
 /// The results of a command: the JSON document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Document {
@@ -53,7 +58,7 @@ pub struct Document {
     /// The command line's flags that decide what is run.
     pub arguments: Vec<String>,
     pub version: String,
-    /// The commit that the program was built of; `unknown` outside a checkout.
+    /// The commit that the program was built of; [`UNKNOWN`] outside a checkout.
     pub commit: String,
     pub date: String,
     pub machine: Machine,

@@ -1,9 +1,11 @@
 //! The headline: two tables of values, in README and at the top of the page. Engines are columns, and each commit is
-//! synced. Each document with the row's figures has a row, which names the size of its state.
+//! synced. Each document with the row's figures has a row, which names the size of its state, what else differs from rows
+//! of the same words, and the machine where there are several.
 
 use serde_json::{Value, json};
 
 use super::{of, shown};
+use crate::flags::CACHE_MIB;
 use crate::machine::Level;
 use crate::measure::{Figure, Unit, grouped};
 use crate::results::Document;
@@ -119,8 +121,9 @@ pub struct FoundFigure<'a> {
     name: &'static str,
 }
 
-/// A row of a table: its words, and the engines' values.
-struct Row {
+/// A row of a table: its document, its words, and the engines' values.
+struct Row<'a> {
+    document: &'a Document,
     words: String,
     unit: Unit,
     values: Vec<Option<f64>>,
@@ -154,7 +157,7 @@ impl Ask {
     }
 }
 
-impl FoundFigure<'_> {
+impl<'a> FoundFigure<'a> {
     /// An engine's figure, where its commits are synced to a device.
     pub fn figure(&self, engine: &str) -> Option<&Figure> {
         let run = self.document.runs.iter().find(|run| run.backend == engine)?;
@@ -172,27 +175,32 @@ impl FoundFigure<'_> {
         }
     }
 
+    /// The page cache of the system was emptied before the run.
+    pub fn is_cold(&self) -> bool {
+        flags(self.document).iter().any(|flag| flag.0 == "--drop-caches")
+    }
+
     fn words(&self, ask: &Ask) -> String {
         let case = self.case.split(", ").next().unwrap_or_default();
         let mut words = ask.words.replace("{size}", &self.size()).replace("{case}", case);
-        if flags(self.document).iter().any(|flag| flag.0 == "--drop-caches") {
+        if self.is_cold() {
             words += ", cold";
         }
         match self.document.cache_mib {
-            1024 => words,
+            CACHE_MIB => words,
             mib => format!("{words}, a budget of {} MiB", grouped(mib)),
         }
     }
 
-    fn row(&self, ask: &Ask, engines: &[&str]) -> Option<Row> {
+    fn row(&self, ask: &Ask, engines: &[&str]) -> Option<Row<'a>> {
         let figures: Vec<_> = engines.iter().map(|engine| self.figure(engine)).collect();
         let unit = figures.iter().flatten().next()?.unit;
         let values = figures.into_iter().map(|figure| Some(figure?.p50)).collect();
-        Some(Row { words: self.words(ask), unit, values })
+        Some(Row { document: self.document, words: self.words(ask), unit, values })
     }
 }
 
-impl Row {
+impl Row<'_> {
     /// The best value; none where only one engine has one.
     fn best(&self) -> Option<f64> {
         let values = || self.values.iter().flatten().copied();
@@ -228,15 +236,15 @@ fn named(engine: &str) -> &str {
 }
 
 /// A table: its engines, and its rows.
-struct Table {
+struct Table<'a> {
     title: &'static str,
     engines: Vec<&'static str>,
-    rows: Vec<Row>,
+    rows: Vec<Row<'a>>,
 }
 
-impl Table {
+impl<'a> Table<'a> {
     /// With the engines that have any of it. A row that a single engine has says nothing, unless it is a rate.
-    fn new((title, engines, asks): &TablePlan, documents: &[Document]) -> Self {
+    fn new((title, engines, asks): &TablePlan, documents: &'a [Document]) -> Self {
         let ran = |engine: &&str| {
             let mut all = asks.iter().flat_map(|ask| ask.find(documents));
             all.any(|found| found.figure(engine).is_some())
@@ -244,15 +252,27 @@ impl Table {
         let engines: Vec<&str> = engines.iter().copied().filter(ran).collect();
         let mut rows: Vec<Row> = Vec::new();
         for ask in *asks {
-            for row in ask.find(documents).filter_map(|found| found.row(ask, &engines)) {
-                let alone = row.best().is_none() && row.unit != Unit::PerSecond;
-                if !alone && rows.iter().all(|other| other.words != row.words) {
-                    rows.push(row);
-                }
-            }
+            let found = ask.find(documents).filter_map(|found| found.row(ask, &engines));
+            rows.extend(found.filter(|row| row.best().is_some() || row.unit == Unit::PerSecond));
+        }
+        let further: Vec<String> = rows.iter().map(|row| differing(row, &rows)).collect();
+        for (row, further) in rows.iter_mut().zip(further) {
+            let machine = super::machine_name(documents, row.document);
+            let machine = machine.map(|name| format!(" ({name})")).unwrap_or_default();
+            row.words = [&row.words[..], &further, &machine].concat();
         }
         Self { title, engines, rows }
     }
+}
+
+/// Flags of a row that not all rows of the same words have.
+fn differing(row: &Row, rows: &[Row]) -> String {
+    let alike = || rows.iter().filter(|other| other.words == row.words);
+    let is_common = |flag: &(&str, &str)| alike().all(|other| flags(other.document).contains(flag));
+    let own = flags(row.document).into_iter();
+    // Those that no row depends on have words of their own, or none.
+    let own = own.filter(|flag| !COMMON.split(' ').any(|name| name == flag.0) && !is_common(flag));
+    own.map(|(name, value)| [", ", name, " ", value].concat()).collect::<Vec<_>>().concat()
 }
 
 /// The tables in Markdown: the best of each row is bold.

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::engine::EngineKind;
 use crate::error::{Error, Result, usage};
-use crate::flags::Flags;
+use crate::flags::{CACHE_MIB, Flags};
 use crate::machine::{Level, Machine, gib};
 use crate::measure::{Figure, Unit, rounded};
-use crate::results::{Document, EngineRun};
+use crate::results::{Document, EngineRun, SCHEMA, UNKNOWN};
 use crate::signals;
 
 /// The figures that stand for a workload: its name, what their case begins with, and their name.
@@ -86,6 +86,8 @@ const HUES: [(&str, u16); 13] = [
     ("other build", 28),
     ("pleach again", 190),
 ];
+/// Bytes of a name in results, at most: a column is as wide as its names.
+const NAME: usize = 200;
 /// The marks around the generated part of a Markdown file.
 const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
 
@@ -136,7 +138,7 @@ pub fn publish(
     notes: Vec<String>,
 ) -> Result<()> {
     let document = Document {
-        schema: 2,
+        schema: SCHEMA,
         workload: workload.to_owned(),
         arguments: deciding(&std::env::args().skip(1).collect::<Vec<_>>()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -163,33 +165,82 @@ pub fn publish(
 /// Reads one document, or several.
 pub fn read(path: &Path) -> Result<Vec<Document>> {
     let text = std::fs::read_to_string(path).map_err(Error::file(path))?;
-    let parsed = serde_json::from_str::<Value>(&text).and_then(|value| match value {
-        Value::Array(_) => serde_json::from_value(value),
-        one => serde_json::from_value(one).map(|one| vec![one]),
-    });
-    let why = |error| format!("{} has no results of this version: {error}", path.display());
-    parsed.map_err(|error| Error::Usage(why(error)))
+    let file = path.display();
+    let why = |error| Error::Usage(format!("{file} has no results of this version: {error}"));
+    let all = match serde_json::from_str(&text).map_err(why)? {
+        Value::Array(all) => all,
+        one => vec![one],
+    };
+    let mut schemas = all.iter().map(|one| &one["schema"]).filter(|schema| !schema.is_null());
+    if let Some(schema) = schemas.find(|schema| **schema != SCHEMA) {
+        return usage(format!(
+            "{file} has results of schema {schema}, and this program reads {SCHEMA}: take the nomt-bench that wrote \
+             them, or measure again"
+        ));
+    }
+    let documents = all.into_iter().map(|one| serde_json::from_value(one).map_err(why));
+    let documents = documents.collect::<Result<Vec<Document>>>()?;
+    let long = documents.iter().flat_map(texts).map(str::len).find(|length| *length > NAME);
+    match long {
+        Some(length) => {
+            usage(format!("{file} has a name of {length} bytes, and {NAME} are the most"))
+        }
+        None => Ok(documents),
+    }
 }
 
-/// Machines, commit and dates of documents; refuses different commits, unless they may be mixed. A document, and so a row, is
-/// of one machine.
+/// The names that are printed into columns.
+fn texts(document: &Document) -> impl Iterator<Item = &str> {
+    let figures = document.runs.iter().flat_map(|run| &run.figures);
+    let names = figures.flat_map(|figure| [&figure.case, &figure.name]);
+    let engines = document.runs.iter().map(|run| &run.backend);
+    names.chain(engines).chain([&document.workload, &document.durability]).map(String::as_str)
+}
+
+/// Machines, commit and dates of documents; refuses different commits, and unknown ones, unless they may be mixed.
 fn origin(documents: &[Document], mixed: bool) -> Result<String> {
     let machines = distinct(documents.iter().map(machine));
-    let commits = distinct(documents.iter().map(|one| one.commit.clone()));
+    let commits = distinct(documents.iter().map(|one| one.commit.as_str()));
     let dates = distinct(documents.iter().map(|one| one.date.clone())).join(", ");
-    let several = if machines.len() > 1 { "Each row is of one of these machines: " } else { "" };
-    let (machines, all) = (machines.join("; or "), commits.join(", "));
+    let machines = match &machines[..] {
+        [one] => one.clone(),
+        several => {
+            let named = several.iter().enumerate();
+            let named: Vec<_> = named.map(|(at, one)| format!("{}: {one}", letters(at))).collect();
+            format!("Machine {}", named.join("; machine "))
+        }
+    };
+    let all = commits.join(", ");
+    let is_unknown = documents.len() > 1 && commits.contains(&UNKNOWN);
     match commits.len() {
         0 => usage("there are no results"),
-        1 => Ok(format!("{several}{machines}; commit {all}; {dates}.")),
+        1 if !is_unknown => Ok(format!("{machines}; commit {all}; {dates}.")),
         _ if mixed => Ok(format!(
-            "MIXED: figures of different commits, so that no row stands beside another: {several}{machines}; commits {all}; \
+            "MIXED: figures of different commits, so that no row stands beside another: {machines}; commits {all}; \
              {dates}."
         )),
+        _ if is_unknown => usage(
+            "the results are of unknown commits, which may be different ones: measure with builds of a checkout, or say \
+             --mixed",
+        ),
         _ => usage(format!(
             "the results are of different commits ({all}): measure again, or say --mixed"
         )),
     }
+}
+
+/// The machine of a document among those of all: A, B, and so on; none where there is a single one.
+fn machine_name(documents: &[Document], document: &Document) -> Option<String> {
+    let machines = distinct(documents.iter().map(machine));
+    let place = machines.iter().position(|one| *one == machine(document))?;
+    (machines.len() > 1).then(|| letters(place))
+}
+
+/// A to Z, then AA.
+fn letters(place: usize) -> String {
+    let last = char::from(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"[place % 26]);
+    let before = (place / 26).checked_sub(1).map(letters).unwrap_or_default();
+    format!("{before}{last}")
 }
 
 /// Each of some items once, in their order.
@@ -270,7 +321,7 @@ pub fn matrix(documents: &[Document]) -> String {
     let mut all = cells(&rows);
     for at in (0..rows.len()).rev() {
         if at == 0 || !std::ptr::eq(rows[at - 1].0, rows[at].0) {
-            all.insert(at + 1, vec![command(rows[at].0)]);
+            all.insert(at + 1, vec![format!("\n{}", command(rows[at].0))]);
         }
     }
     format!("{LEGEND}\n\n{}", aligned(&all, 1))
@@ -299,8 +350,11 @@ pub fn deciding(arguments: &[String]) -> Vec<String> {
 
 /// The command in one line.
 pub fn command(document: &Document) -> String {
-    // The result names engines, seed and budget beside it.
-    without(&document.arguments, &[], &["--backend", "--seed", "--cache-mib"]).join(" ")
+    // The result names engines and seed beside it. No engine has the budget where that is 0.
+    let hidden = ["--backend", "--seed", "--cache-mib"];
+    let hidden =
+        if matches!(document.cache_mib, 0 | CACHE_MIB) { &hidden[..] } else { &hidden[..2] };
+    without(&document.arguments, &[], hidden).join(" ")
 }
 
 /// Arguments without these flags, and without these with their values.
@@ -429,6 +483,36 @@ fn machine(document: &Document) -> String {
     )
 }
 
+/// The rate that lasts, in a line for all cases that differ in their first word alone.
+fn results(run: &EngineRun) -> Vec<String> {
+    let is_drained =
+        |figure: &&Figure| figure.unit == Unit::PerSecond && figure.name.ends_with("drained");
+    let name = run.figures.iter().find(is_drained).map(|figure| &figure.name);
+    let drained = run.figures.iter().filter(|figure| Some(&figure.name) == name);
+    let drained: Vec<_> = drained
+        .map(|figure| {
+            let first = figure.case.find(' ').unwrap_or(0);
+            let (first, rest) = figure.case.split_at(first);
+            (first, rest, shown(figure.p50, figure.unit))
+        })
+        .collect();
+    let root = if run.root.is_some() { "with a root each, " } else { "" };
+    let line = |alike: &[(&str, &str, String)]| {
+        let cases: Vec<_> = alike.iter().map(|one| one.0).collect();
+        let rates: Vec<_> = alike.iter().map(|one| &one.2[..]).collect();
+        let case = [cases.join(" / "), alike[0].1.to_owned()].concat();
+        let case = if case.is_empty() { case } else { format!(", {}", case.trim_start()) };
+        format!(
+            "{}: {} {}, a second{case}; {root}a commit survives {}",
+            run.backend,
+            rates.join(" / "),
+            name.map_or("", String::as_str),
+            run.survives
+        )
+    };
+    drained.chunk_by(|one, two| one.1 == two.1).map(line).collect()
+}
+
 /// The table that is printed: a row for each figure of each engine.
 pub fn table(document: &Document) -> String {
     let Document { workload, seed, cache_mib, durability, runs, .. } = document;
@@ -446,58 +530,47 @@ pub fn table(document: &Document) -> String {
         lines.push("NOT A RELEASE BUILD: these are no measurements".to_owned());
     }
     // The result, before all else.
-    for run in runs {
-        let drained =
-            |figure: &&Figure| figure.case.is_empty() && figure.name.ends_with(", drained");
-        if let Some(figure) = run.figures.iter().find(drained) {
-            let rate = shown(figure.p50, figure.unit);
-            let (name, survives) = (&figure.name, run.survives);
-            let root = if run.root.is_some() { "with a root each, " } else { "" };
-            lines.push(format!(
-                "{}: {rate} {name}, a second; {root}a commit survives {survives}",
-                run.backend
-            ));
-        }
-    }
+    lines.extend(runs.iter().flat_map(results));
     lines.push(format!(
         "{workload}: {}; seed {seed}, {cache_mib} MiB each, durability {durability}\n",
         machine(document)
     ));
-    let Some(own) = own(document) else { return lines.join("\n") };
-    // Without others, columns about them stay empty, and are not printed.
+    if runs.is_empty() {
+        return lines.join("\n");
+    }
+    // A case has a line, and so has a figure that several engines may have: terminals are narrow.
     let alone = runs.len() == 1;
-    let plain =
-        runs.iter().find_map(|run| base(document, run).filter(|base| base.backend != own.backend));
-    let better = match plain {
-        _ if alone => String::new(),
-        None => format!("{} is", own.backend),
-        Some(plain) => format!("{} is (of stores {})", own.backend, plain.backend),
-    };
-    let head = ["", "", "", "median", "p90", "p99", "worst", "spread", &better];
+    let head = ["", "median", "p90", "p99", "worst", "spread", ""];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let mut last = (None, None);
     for (_, case, name) in names(document) {
         for run in runs {
             let Some(figure) = of(run, case, name) else { continue };
-            let words = match compared(document, run, figure) {
-                None => String::new(),
-                Some(Comparison::Times(times)) if times < 1.0 => {
-                    format!("{} times worse", digits(1.0 / times))
+            let words = match (compared(document, run, figure), base(document, run)) {
+                (None, _) | (_, None) => String::new(),
+                (Some(Comparison::Times(times)), Some(base)) => {
+                    let (times, word) =
+                        if times < 1.0 { (1.0 / times, "worse") } else { (times, "better") };
+                    format!("{} is {} times {word}", base.backend, digits(times))
                 }
-                Some(Comparison::Times(times)) => format!("{} times better", digits(times)),
-                Some(Comparison::Same) => "the same".to_owned(),
-                Some(Comparison::Survives(level)) => format!("not compared: this survives {level}"),
+                (Some(Comparison::Same), Some(base)) => format!("{} is the same", base.backend),
+                (Some(Comparison::Survives(level)), _) => {
+                    format!("not compared: this survives {level}")
+                }
             };
             let spreads = figure.samples > 1 && figure.unit != Unit::Count && figure.p50 > 0.0;
             let spread = 100.0 * (figure.high - figure.low) / figure.p50;
             let tail = figure.tail.map(|tail| [tail.p90, tail.p99, tail.max].map(rounded));
             let [p90, p99, worst] = tail.unwrap_or_default();
-            let is_new = last.0.replace(case) != Some(case);
-            let named = last.1.replace((case, name)) == Some((case, name));
+            if last.0.replace(case) != Some(case) && !case.is_empty() {
+                rows.push(vec![format!("\n{case}")]);
+            }
+            let what = label("", name, Some(figure.unit));
+            if last.1.replace((case, name)) != Some((case, name)) && !alone {
+                rows.push(vec![what.clone()]);
+            }
             rows.push(vec![
-                if is_new { case.to_owned() } else { String::new() },
-                if named { String::new() } else { label("", name, Some(figure.unit)) },
-                if alone { String::new() } else { run.backend.clone() },
+                if alone { what } else { format!("  {}", run.backend) },
                 shown(figure.p50, figure.unit),
                 p90,
                 p99,
@@ -507,7 +580,7 @@ pub fn table(document: &Document) -> String {
             ]);
         }
     }
-    lines.push(aligned(&rows, 3));
+    lines.push(aligned(&rows, 1));
     for EngineRun { backend, version, survives, settings, notes, .. } in runs {
         let settings: Vec<String> =
             settings.iter().map(|(name, value)| format!("; {name}: {value}")).collect();
@@ -533,7 +606,7 @@ fn aligned(rows: &[Vec<String>], left: usize) -> String {
     for row in rows {
         let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
         let cells = cells.map(|(at, (cell, width))| match at < left {
-            true if row.len() == 1 => format!("\n{cell}"),
+            true if row.len() == 1 => cell.clone(),
             true => format!("{cell:<width$}"),
             false => format!("{cell:>width$}"),
         });
@@ -557,7 +630,10 @@ pub fn write_page(path: &Path, documents: &[Document], missing: &[String]) -> Re
         let bases =
             one.runs.iter().filter_map(|run| Some((&run.backend, &base(one, run)?.backend)));
         let bases: BTreeMap<_, _> = bases.collect();
-        json!({ "document": one, "command": command(one), "headlines": rows, "bases": bases })
+        json!({
+            "document": one, "command": command(one), "headlines": rows, "bases": bases,
+            "machine": machine_name(documents, one),
+        })
     });
     // Where the workloads are described, if that lies beside the page.
     let text = "workloads.md";

@@ -1,5 +1,5 @@
 //! Two plots as SVG: transfers a second by the size of the state and by the size of the batch, a line an engine. Both
-//! axes are logarithmic.
+//! axes are logarithmic. Points of cold runs are hollow, and a line joins those of one machine that are alike.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::measure::grouped;
 use crate::results::Document;
 
 /// Width and height of a plot, and where its lines are named.
-const SIZE: (u32, u32) = (760, 400);
-const NAMES_AT: u32 = 640;
+const SIZE: (u32, u32) = (790, 400);
+const NAMES_AT: u32 = 630;
 
 /// A plot: its file, what it shows, what stands along its axis, the exponents there, and a label for each.
 struct Plot {
@@ -46,8 +46,26 @@ const PLOTS: [Plot; 2] = [
     },
 ];
 
-/// An engine, and its points: powers along both axes.
-type PlotLine<'a> = (&'a str, Vec<(f64, f64)>);
+/// A figure of an engine: powers along both axes.
+struct Point {
+    x: f64,
+    y: f64,
+    is_cold: bool,
+    machine: Option<String>,
+}
+
+impl Point {
+    fn at(&self) -> (f64, f64) {
+        (self.x, self.y)
+    }
+
+    fn is_alike(&self, other: &Self) -> bool {
+        (self.is_cold, &self.machine) == (other.is_cold, &other.machine)
+    }
+}
+
+/// An engine, and its points, those that are alike beside each other.
+type PlotLine<'a> = (&'a str, Vec<Point>);
 
 /// Draws the plots into a folder.
 pub fn draw(folder: &Path, documents: &[Document]) -> Result<()> {
@@ -70,17 +88,22 @@ impl Plot {
         let engines = headline::TABLES.iter().flat_map(|table| table.1);
         let points = |engine: &&'static str| {
             let point = |found: FoundFigure<'_>| {
-                Some(((self.exponent)(&found)?, found.figure(engine)?.p50.log10()))
+                Some(Point {
+                    x: (self.exponent)(&found)?,
+                    y: found.figure(engine)?.p50.log10(),
+                    is_cold: found.is_cold(),
+                    machine: super::machine_name(documents, found.document),
+                })
             };
             let mut points: Vec<_> = self.ask.find(documents).filter_map(point).collect();
-            points.sort_by(|one, two| one.0.total_cmp(&two.0));
+            points.sort_by(|one, two| one.is_cold.cmp(&two.is_cold).then(one.x.total_cmp(&two.x)));
             // Of one size, the first document's is drawn: that of the table.
-            points.dedup_by_key(|point| point.0);
+            points.dedup_by_key(|point| (point.x.to_bits(), point.is_cold));
             (*engine, points)
         };
         let mut lines: Vec<PlotLine<'_>> = engines.map(points).collect();
         lines.retain(|line| !line.1.is_empty());
-        let last = |line: &PlotLine<'_>| line.1.last().map_or(0.0, |point| point.1);
+        let last = |line: &PlotLine<'_>| line.1.last().map_or(0.0, |point| point.y);
         lines.sort_by(|one, two| last(two).total_cmp(&last(one)));
         lines
     }
@@ -90,8 +113,9 @@ impl Plot {
         lines: &[PlotLine<'_>],
         svg: &mut String,
     ) -> core::result::Result<(), Box<dyn core::error::Error>> {
-        let points = || lines.iter().flat_map(|line| &line.1);
-        let ends = |at: fn(&(f64, f64)) -> f64| {
+        let points = || lines.iter().flat_map(|line| &line.1).map(Point::at);
+        let is_measured = |power: f64| points().any(|point| (point.0 - power).abs() < 1e-6);
+        let ends = |at: fn((f64, f64)) -> f64| {
             let (least, most) = (points().map(at), points().map(at));
             (least.fold(f64::MAX, f64::min).floor(), most.fold(f64::MIN, f64::max).ceil())
         };
@@ -120,7 +144,9 @@ impl Plot {
             .label_style(("sans-serif", 13))
             .x_desc(self.axis)
             .x_labels(labels(right - left))
-            .x_label_formatter(&|power| labelled(power, self.label))
+            .x_label_formatter(&|power| {
+                if is_measured(power.round()) { labelled(power, self.label) } else { String::new() }
+            })
             .y_labels(labels(high - low))
             .y_label_formatter(&|power| {
                 labelled(power, |power| grouped(10_u64.pow(power.unsigned_abs())))
@@ -129,13 +155,24 @@ impl Plot {
         for (place, (engine, points)) in (0..).zip(lines) {
             let colour = HSLColor(f64::from(super::hue(engine)) / 360.0, 0.68, 0.42);
             let width = if engine.starts_with("pleach") { 3 } else { 1 };
-            chart
-                .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(width)))?;
-            let dot = |point: &(f64, f64)| Circle::new(*point, 3, colour.filled());
+            for alike in points.chunk_by(Point::is_alike) {
+                let line = alike.iter().map(Point::at);
+                chart.draw_series(LineSeries::new(line, colour.stroke_width(width)))?;
+            }
+            let dot = |point: &Point| {
+                let style = if point.is_cold { colour.stroke_width(2) } else { colour.filled() };
+                Circle::new(point.at(), 3, style)
+            };
             chart.draw_series(points.iter().map(dot))?;
             let at = 50 + 22 * place;
             names.draw(&Rectangle::new([(4, at), (14, at + 10)], colour.filled()))?;
-            names.draw(&Text::new((*engine).to_owned(), (20, at - 2), ("sans-serif", 14)))?;
+            let has_root = headline::TABLES[0].1.contains(engine);
+            let name = if has_root { (*engine).to_owned() } else { format!("{engine}, no root") };
+            names.draw(&Text::new(name, (20, at - 2), ("sans-serif", 14)))?;
+        }
+        if lines.iter().any(|line| line.1.iter().any(|point| point.is_cold)) {
+            names.draw(&Circle::new((9, 30), 3, BLACK.stroke_width(2)))?;
+            names.draw(&Text::new("cold", (20, 23), ("sans-serif", 14)))?;
         }
         area.present()?;
         Ok(())

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Roots after the load and after 4 batches of 100 transfers on 2^10 accounts, 25 % new: `docs/workloads.md` has them,
@@ -475,11 +475,96 @@ fn results_of_two_machines_are_named_and_of_two_commits_refused() {
     write("/machine/kernel", "another");
     succeed(&report);
     let text = std::fs::read_to_string(&table).expect("the table");
-    assert!(text.contains("Each row is of one of these machines: kernel "), "{text}");
-    assert!(text.contains("; or kernel another, "), "{text}");
+    // The second one's row was dropped, and no row said of which machine it is.
+    for row in ["300 pairs, a budget of 64 MiB (A) |", "300 pairs, a budget of 64 MiB (B) |"] {
+        assert_eq!(text.matches(row).count(), 1, "{row}: {text}");
+    }
+    assert!(text.contains("Machine A: kernel "), "{text}");
+    assert!(text.contains("; machine B: kernel another, "), "{text}");
+    let page = at.path().join("page.html");
+    succeed(&format!("report {} --page {}", name(&results), name(&page)));
+    let text = std::fs::read_to_string(&page).expect("the page");
+    assert!(text.contains("\"machine\":\"A\"") && text.contains("\"machine\":\"B\""), "{text}");
     write("/commit", "another");
     assert!(fail(2, &report).contains("of different commits"));
     succeed(&format!("{report} --mixed"));
+}
+
+/// Of two rows with the same words the second one was dropped, whatever differed.
+#[test]
+fn rows_of_the_same_words_say_what_differs() {
+    let at = folder();
+    let [results, table] = ["results.json", "README.md"].map(|file| at.path().join(file));
+    let one = run("transfer --log2 8 --batch 25000 --batches 1 --cache-mib 64 --backend pleach");
+    let with = |warmup: &str| {
+        let mut document = one.clone();
+        document["arguments"] = json!(["transfer", "--log2", "8", "--warmup", warmup]);
+        document
+    };
+    let documents = Value::from(vec![with("5"), with("0"), with("0")]);
+    std::fs::write(&results, documents.to_string()).expect("written");
+    std::fs::write(&table, "<!-- figures --><!-- /figures -->").expect("written");
+    succeed(&format!("report {} --readme {} --mixed", name(&results), name(&table)));
+    let text = std::fs::read_to_string(&table).expect("the table");
+    let count = |flag| text.matches(&format!("a budget of 64 MiB, --warmup {flag} |")).count();
+    assert_eq!((count(5), count(0)), (1, 2), "{text}");
+}
+
+/// Two builds outside of a checkout passed as one commit, results of any schema as those of this one, and a long name
+/// ended the program with 101.
+#[test]
+fn results_that_say_too_little_or_too_much_are_refused() {
+    let at = folder();
+    let [results, table] = ["results.json", "README.md"].map(|file| at.path().join(file));
+    let mut one = run("import --leaves 300 --cache-mib 64 --rounds 1 --backend pleach");
+    let report = format!("report {} --readme {}", name(&results), name(&table));
+    let write = |documents: &[&Value]| {
+        std::fs::write(&results, json!(documents).to_string()).expect("written");
+        std::fs::write(&table, "<!-- figures --><!-- /figures -->").expect("written");
+    };
+    one["commit"] = "unknown".into();
+    write(&[&one]);
+    succeed(&report);
+    write(&[&one, &one]);
+    assert!(fail(2, &report).contains("of unknown commits"));
+    succeed(&format!("{report} --mixed"));
+    for schema in [1, 3, 99] {
+        one["schema"] = schema.into();
+        write(&[&one]);
+        for command in [&report, &format!("report {}", name(&results))] {
+            let line = fail(2, command);
+            assert!(line.contains(&format!("results of schema {schema}, ")), "{line}");
+        }
+    }
+    one["schema"] = 2.into();
+    for field in
+        ["/workload", "/runs/0/backend", "/runs/0/figures/0/name", "/runs/0/figures/0/case"]
+    {
+        let mut long = one.clone();
+        *long.pointer_mut(field).expect("a field") = "x".repeat(100_000).into();
+        write(&[&long]);
+        let line = fail(2, &format!("report {}", name(&results)));
+        assert!(line.contains("a name of 100000 bytes"), "{field}: {line}");
+    }
+}
+
+/// 30 rows of 190 columns had no result before them.
+#[test]
+fn a_bank_has_its_result_first_and_a_table_that_a_terminal_has_room_for() {
+    let text = succeed(
+        "bank --accounts 500 --transfers 500 --batch 1,100 --rounds 1 --cache-mib 64 \
+         --backend pleach,pleach-plain,model",
+    );
+    let mut lines = text.lines().skip_while(|line| line.starts_with("NOT A RELEASE"));
+    for engine in ["pleach", "pleach-plain", "model"] {
+        let line = lines.next().expect("a result");
+        let (start, end) =
+            (format!("{engine}: "), ", a second, 1 / 100 a commit, no commit synced; ");
+        assert!(line.starts_with(&start) && line.contains(end), "{line}");
+    }
+    let table = lines.skip(1).take_while(|line| !line.starts_with("pleach ("));
+    let widths: Vec<_> = table.map(|line| line.chars().count()).collect();
+    assert!(widths.len() > 30 && widths.iter().all(|width| *width <= 120), "{text}");
 }
 
 #[test]
@@ -521,7 +606,7 @@ fn the_page_the_tables_and_the_plots_are_those_of_the_results() {
     // The best of each row is bold, and there is one where several have a value.
     let rows = read(&readme);
     // A size that the command did not name is its default.
-    assert!(rows.contains("token transfers a second, 2,000,000 accounts |"), "{rows}");
+    assert!(rows.contains("token transfers a second, 2,000,000 accounts (B) |"), "{rows}");
     let rows = rows.lines().filter(|line| line.starts_with("| ") && line.contains(" a commit, "));
     assert!(rows.clone().count() >= 6);
     for row in rows {

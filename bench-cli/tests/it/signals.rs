@@ -223,7 +223,7 @@ fn device_prints_what_it_had() {
     let ended = bench.end();
     ended.says(130, "until then");
     let out = ended.out;
-    assert!(out.contains("random read 4 KiB, depth 1 ") && !out.contains("log write"), "{out}");
+    assert!(out.contains("\nrandom read 4 KiB, depth 1\n") && !out.contains("log write"), "{out}");
     assert!(entries(at.path()).is_empty());
 }
 
