@@ -451,9 +451,9 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::NoIncarnation | Mutant::IncarnationNotSynced => (COMMITS, REVIVED),
         Mutant::IncarnationInPlace => (COMMITS, "no incarnation"),
         Mutant::SuperblockConfirmedInPlace => (COMMITS, NO_GENERATION),
-        Mutant::PendingBeforeUndo
-        | Mutant::NumberBeforePending
-        | Mutant::RetireBeforeIndex
+        Mutant::BufferedBeforeUndo
+        | Mutant::NumberBeforeBuffered
+        | Mutant::RemoveBeforeIndex
         | Mutant::ReaderUndoFirst
         | Mutant::ReaderIndexFirst => (READERS, READER),
         Mutant::FreeIgnoresReaders => (READERS, "a reader met another page"),

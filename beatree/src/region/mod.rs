@@ -1,8 +1,8 @@
 //! A region: one lowest branch page in memory, with its leaf pages' buffered changes.
 //!
 //! A region owns the table of its children (where the leaf pages of its prefix are), the node of each child, and the
-//! buffered changes: committed, in the log, not yet in a page. One read-write lock guards all of it and is held for a
-//! lookup or a merge in memory, never across I/O.
+//! buffered changes: committed, in the log, not yet in a page. One read-write lock guards all of it. It is held for a
+//! lookup or a merge in memory, and over I/O in one case: reads of runs of the history.
 //!
 //! ```text
 //!   Region::from_image --+                       +-- apply: a commit's changes are buffered

@@ -116,7 +116,7 @@ pub enum NewNodes<'a> {
 
 impl core::fmt::Debug for RegionCommit<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Applied(commit {}, {:?})", self.commit, self.nodes)
+        write!(f, "RegionCommit(commit {}, {:?})", self.commit, self.nodes)
     }
 }
 

@@ -3,4 +3,5 @@
 mod cli;
 mod house;
 mod manifests;
+mod names;
 mod signals;

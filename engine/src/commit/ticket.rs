@@ -43,7 +43,7 @@ pub(super) struct QueuedCommit {
     pub(super) replaced: Option<(Vec<ReplacedNodes>, PriorCommit)>,
 }
 
-/// Commit `refold`, `make-room` and `ticket`, where the layouts were `seen` since regions could be joined.
+/// Commit `refold`, `make-room` and `ticket`. `seen` is the count of layouts, read after joins were held off.
 pub(super) fn take_ticket(
     engine: &Engine,
     target: &CommitTarget<'_>,

@@ -40,7 +40,7 @@ pub(super) struct PageTask {
     pub(super) known: Option<Node>,
     /// The page's version in the view, for which its treelet must be valid; `None` after a change by later commits.
     pub(super) as_of: Option<u64>,
-    /// Commits that have changed the page since it was written.
+    /// The changes of the page since it was written, as flushes count them ([`count_change`]).
     changes_since_write: u8,
 }
 

@@ -1,5 +1,5 @@
 //! Flush `publish`: the location record is queued and the index is updated, under one lock (rules
-//! `location-before-index`, `location-nodes-at-record`, `index-before-retirement`).
+//! `location-before-index`, `location-nodes-at-record`, `index-before-removal`).
 //!
 //! Called by the flush task with nothing locked. It takes the structure, the sequencer, and then the
 //! regions of the round; no commit is between ticket and publication meanwhile.

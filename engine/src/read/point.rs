@@ -36,7 +36,7 @@ pub(crate) fn stored(db: &TrieDb, view: &View, key: &Key) -> Result<Stored> {
     }
 }
 
-/// [`stored`] without reading a page.
+/// [`stored`] without reading a leaf page.
 #[inline]
 pub(crate) fn look_up<'a>(db: &'a TrieDb, view: &View, key: &Key) -> Result<PointLookup<'a>> {
     if let Some(stored) = view.overlay_value(key) {

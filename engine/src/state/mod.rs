@@ -21,7 +21,6 @@
 //! | rank | lock | held over I/O |
 //! |---|---|---|
 //! | 0 | images: maker, by a load and a close; no task takes it | yes |
-//! | 1 | undo: reading back, by a reader of an older state; after the gate | yes (the log) |
 //! | 0 | replica: source, then its gate, by a thread that applies the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
 //! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
@@ -32,13 +31,13 @@
 //! | 5 | [`SEQUENCER`](lock_ranks::SEQUENCER): the sequencer's state | no |
 //! | 6 | [`TIP`](lock_ranks::TIP): the newest commit | no |
 //! | 7 | [`MOVES`](lock_ranks::MOVES): nodes that move to another page | yes (the spill file) |
-//! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
+//! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | reads of runs of the history alone |
 //! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: leaf map, overflow map, then tentative; nodes: pages; in flight; pace; quarantine | no, except that page files grow and are cut under the locks of their space |
 //! | 9 | images: superblocks; log segments: changing, then their state | yes |
 //!
-//! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The one exception
-//! holds the structure, so only one thread can be in it: a flush keeps the regions that it splits or joins until their
-//! replacements are in the index. With a lock of rank 9 a thread waits for another one only in the table's order.
+//! Whoever holds a region waits for no other region and not for the sequencer. The one exception holds the structure, so
+//! only one thread can be in it: a flush keeps the regions that it splits or joins until their replacements are in the
+//! index. With a lock of rank 9 a thread waits for another one only in the table's order.
 
 pub(crate) mod commits;
 pub(crate) mod history;

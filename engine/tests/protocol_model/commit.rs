@@ -366,8 +366,8 @@ fn phases(mutant: Mutant, regions: &[Region; REGIONS], body: &Body) -> Vec<Phase
             let regions = regions.map(Phase::Pending);
             let pending = commit.fate.map(|_| Phase::Table).into_iter().chain(regions);
             match mutant {
-                Mutant::PendingBeforeUndo => pending.chain([Phase::Undo, Phase::Number]).collect(),
-                Mutant::NumberBeforePending => {
+                Mutant::BufferedBeforeUndo => pending.chain([Phase::Undo, Phase::Number]).collect(),
+                Mutant::NumberBeforeBuffered => {
                     [Phase::Undo, Phase::Number].into_iter().chain(pending).collect()
                 }
                 _ => [Phase::Undo].into_iter().chain(pending).chain([Phase::Number]).collect(),
@@ -376,7 +376,7 @@ fn phases(mutant: Mutant, regions: &[Region; REGIONS], body: &Body) -> Vec<Phase
         Body::GiveUp(_) | Body::Join => unreachable!("published with its ticket"),
         Body::Location(_) => match mutant {
             Mutant::PublishBeforeAppend => vec![Phase::Late],
-            Mutant::RetireBeforeIndex => vec![Phase::Retire, Phase::Index],
+            Mutant::RemoveBeforeIndex => vec![Phase::Retire, Phase::Index],
             _ => vec![Phase::Index, Phase::Retire],
         },
     }
@@ -472,7 +472,7 @@ fn publish_location(world: &mut World<'_>, phase: Phase, location: &Location, be
             engine.regions[location.region].applied = behind;
             super::flush::leave(world, location, behind);
         }
-        Phase::Retire if world.scenario.without(Mutant::RetireBeforeIndex) => {
+        Phase::Retire if world.scenario.without(Mutant::RemoveBeforeIndex) => {
             let mut after = engine.regions[location.region].clone();
             after.apply_location(location);
             after.retire();

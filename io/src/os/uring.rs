@@ -12,8 +12,8 @@
 //! * a slot owns buffer and file from `push` until its completion; slots never move, and a slot whose entry is in the
 //!   ring is not touched, even after an error of `io_uring_enter`: entries that the kernel took still run, others are
 //!   offered again;
-//! * slots = free + staged + in the ring; a submission entry always has room, since the ring has
-//!   one for each slot, and the completion ring has two;
+//! * slots = free + staged + in the ring; the ring has a submission entry and two completions for each slot, so that neither
+//!   side is ever full;
 //! * the ring belongs to the thread that submits first. Elsewhere `submit` and `wait` are errors (EEXIST), and a queue
 //!   dropped elsewhere with requests in flight leaks their buffers rather than free memory that the kernel writes to.
 //!
