@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Builds the library and puts it with its header into lib/, where the package looks for it. The folder go/ is complete
-# then: it can be copied to where neither this repository nor Rust is. `--debug` takes the build of tests.
+# Builds the library and puts it with its header beside the Go files, which is what `go mod vendor` copies. The folder go/
+# is complete then: it can be copied to where neither this repository nor Rust is. `--debug` takes the build of tests. Cargo's
+# variables and configuration hold, such as CARGO_BUILD_TARGET; STRIP names the `strip` of another target.
 set -euo pipefail
-cd "$(dirname "$0")"
-profile=release
-[[ ${1:-} == --debug ]] && profile=debug
-target=$(cd .. && realpath -m "${CARGO_TARGET_DIR:-target}")
-flags=()
-[[ $profile == release ]] && flags=(--release)
-(cd .. && cargo build --quiet -p pleach-c "${flags[@]}")
-mkdir -p lib
-cp ../c/include/pleach.h lib/
-cp "$target/$profile/libpleach_c.a" lib/
-[[ $profile == debug ]] || strip --strip-debug lib/libpleach_c.a
+cd "$(dirname "$0")/.."
+profile=(--release)
+[[ ${1:-} == --debug ]] && profile=()
+# Cargo says where the library is: that depends on its configuration.
+library=$(cargo build --quiet -p pleach-c "${profile[@]}" --message-format=json-render-diagnostics |
+  grep -o '"[^"]*/libpleach_c\.a"' | tail -n 1 | tr -d '"')
+cp c/include/pleach.h go/
+cp "$library" go/
+[[ ${1:-} == --debug ]] || "${STRIP:-strip}" --strip-debug go/libpleach_c.a

@@ -1,5 +1,5 @@
 // Package pleach is Pleach, an embedded state database for blockchain nodes: a key-value store and a binary Merkle
-// trie. It calls the C interface of the engine, linked statically: build.sh puts the library into lib/.
+// trie. It calls the C interface of the engine, linked statically: build.sh puts the library beside these files.
 //
 // A [DB] gives a [Session], which reads one state, whatever is committed meanwhile. A [Batch] says what a block reads
 // and writes; [Session.Finish] makes a [Block] of it, with a root and a witness, which is committed or kept in memory as

@@ -1,8 +1,7 @@
 package pleach
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/lib
-#cgo LDFLAGS: ${SRCDIR}/lib/libpleach_c.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
+#cgo LDFLAGS: ${SRCDIR}/libpleach_c.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
 #include <stdlib.h>
 #include "pleach.h"
 */

@@ -31,4 +31,11 @@ cd "$folder/program"
 sed -i 's/^package pleach_test$/package main/; s/^func Example() {$/func main() {/' main.go
 go mod init program 2>/dev/null
 go mod edit -require pleach@v0.0.0 -replace pleach=../pleach
-go run . | diff - <(sed -n 's|^\t// \(commit .*\)$|\1|p' ../pleach/example_test.go)
+wanted=$(sed -n 's|^\t// \(commit .*\)$|\1|p' ../pleach/example_test.go)
+go run . | diff - <(echo "$wanted")
+# Distributions and closed networks build from `vendor` alone.
+go mod vendor
+said=$(CGO_ENABLED=0 go build . 2>&1) && echo "it builds without cgo" >&2 && exit 1
+[[ $(wc -l <<<"$said") == 2 && $said == *"pleach needs cgo"* ]] || { echo "without cgo: $said" >&2 && exit 1; }
+mv ../pleach ../elsewhere
+go run -mod=vendor . | diff - <(echo "$wanted")

@@ -3,6 +3,7 @@
 Cargo builds the library, unless PLEACH_LIBRARY names a built one. PLEACH_PLATFORM is the wheel's platform tag where it is
 not this machine's: `wheels.sh` builds libraries that run on more systems than that."""
 
+import json
 import os
 import re
 import shutil
@@ -24,17 +25,31 @@ PACKAGES = ["core", "io", "beatree", "history", "journal", "engine", "ops", "c"]
 def library() -> Path:
     if built := os.environ.get("PLEACH_LIBRARY"):
         return Path(built)
-    subprocess.run(["cargo", "build", "--release", "-p", "pleach-c"], cwd=SOURCES, check=True)
-    target = SOURCES / os.environ.get("CARGO_TARGET_DIR", "target")
-    return target / "release" / "libpleach_c.so"
+    # Cargo says where the library is: that depends on its variables and configuration, such as CARGO_BUILD_TARGET.
+    build = ["cargo", "build", "--release", "-p", "pleach-c", "--message-format=json-render-diagnostics"]
+    said = subprocess.run(build, cwd=SOURCES, check=True, stdout=subprocess.PIPE).stdout.splitlines()
+    made = [file for line in said for file in json.loads(line).get("filenames", [])]
+    found = [Path(file) for file in made if file.endswith("libpleach_c.so")]
+    if not found:
+        raise SystemExit(f"cargo made no libpleach_c.so, only {made}: build for a target that has shared libraries")
+    return found[-1]
 
 
 class Build(build_py):
     def run(self) -> None:
         super().run()
-        package = Path(self.build_lib) / "pleach"
-        shutil.copy(library(), package / "libpleach_c.so")
-        shutil.copy(SOURCES / "c" / "include" / "pleach.h", package)
+        for to, beside in self.get_binaries().items():
+            made = library() if to.endswith(".so") else SOURCES / "c" / "include" / "pleach.h"
+            # An editable installation takes the package from its sources.
+            shutil.copy(made, beside if self.editable_mode else to)
+
+    def get_binaries(self) -> "dict[str, str]":
+        """The places of library and header: in the build, and beside the sources."""
+        names = ["libpleach_c.so", "pleach.h"]
+        return {os.path.join(self.build_lib, "pleach", name): str(HERE / "src" / "pleach" / name) for name in names}
+
+    def get_output_mapping(self) -> "dict[str, str]":
+        return {**super().get_output_mapping(), **(self.get_binaries() if self.editable_mode else {})}
 
 
 class Wheel(bdist_wheel):

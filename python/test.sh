@@ -4,7 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONDONTWRITEBYTECODE=1
-target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
   echo "python: SKIPPED, Python 3.9 or later is not installed here"
@@ -19,8 +18,9 @@ fi
 python=$folder/venv/bin/python
 quiet=(--quiet --disable-pip-version-check)
 # The build of tests, rather than one with optimizations of its own.
-cargo build --quiet -p pleach-c
-export PLEACH_LIBRARY=$target/debug/libpleach_c.so
+PLEACH_LIBRARY=$(cargo build --quiet -p pleach-c --message-format=json-render-diagnostics |
+  grep -o '"[^"]*/libpleach_c\.so"' | tail -n 1 | tr -d '"')
+export PLEACH_LIBRARY
 
 # A registry that cannot be had answers after some seconds.
 if "$python" -m pip install "${quiet[@]}" --retries 0 --timeout 10 pytest 'setuptools>=77' 2>/dev/null; then
@@ -29,6 +29,18 @@ if "$python" -m pip install "${quiet[@]}" --retries 0 --timeout 10 pytest 'setup
   "$python" -m pip wheel "${quiet[@]}" --no-build-isolation --no-deps --wheel-dir "$folder" "$folder/python"
   "$python" -m pip install "${quiet[@]}" --no-deps --no-index "$folder"/pleach-*.whl
   (cd "$folder" && "$python" -m pytest --quiet "$OLDPWD/python/tests" -p no:cacheprovider)
+  # Editable, in both ways that setuptools has; and where cargo says that the library is, in whatever folder.
+  mkdir "$folder/elsewhere" "$folder/bin"
+  mv "$folder/python" "$folder/c" "$folder/elsewhere" && cd "$folder"
+  printf '#!/bin/sh\necho '\''{"reason":"compiler-artifact","filenames":["%s"]}'\''\n' "$PLEACH_LIBRARY" >bin/cargo
+  chmod +x bin/cargo
+  for mode in lenient strict; do
+    "$python" -m pip uninstall "${quiet[@]}" --yes pleach
+    rm -f elsewhere/python/src/pleach/{libpleach_c.so,pleach.h}
+    PATH=$folder/bin:$PATH PLEACH_LIBRARY='' "$python" -m pip install "${quiet[@]}" --no-build-isolation --no-deps \
+      --config-settings editable_mode="$mode" -e elsewhere/python
+    "$python" -c "import pleach; print('editable, $mode:', pleach.version())"
+  done
 else
   echo "the wheel and pytest: SKIPPED, no package registry can be had; unittest runs the tests on a copy"
   cp -r python/src/pleach "$folder" && cp "$PLEACH_LIBRARY" c/include/pleach.h "$folder/pleach"
