@@ -224,25 +224,12 @@ export class Pleach {
   }
 }
 
-/** The module that lies beside this file. */
-async function ownModule() {
-  const at = new URL("pleach.wasm", import.meta.url);
-  if (at.protocol !== "file:") {
-    const response = await fetch(at);
-    if (!response.ok) throw new Error(`${at}: ${response.status} ${response.statusText}`);
-    return response.arrayBuffer();
-  }
-  // Node.js, which fetches no files.
-  const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ "node:fs/promises");
-  return readFile(at);
-}
-
 /**
- * @param {BufferSource} [bytes] The contents of `pleach.wasm`; of the one beside this file where none are given.
+ * @param {BufferSource} [bytes] The contents of `pleach.wasm`; of the package's own where none are given.
  * @returns {Promise<Pleach>}
  */
 export async function load(bytes) {
-  bytes ??= await ownModule();
+  bytes ??= await (await import("./module.js")).ownModule();
   const { instance } = await WebAssembly.instantiate(bytes);
   return new Pleach(instance.exports);
 }
