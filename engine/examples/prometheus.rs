@@ -9,7 +9,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use pleach::{Access, Db, Hasher, Options, SessionOptions, Value, observe};
 
 /// A block of 1,000 changes.
@@ -24,8 +24,10 @@ fn block(db: &Db, number: u64) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let buckets = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
-    let handle = PrometheusBuilder::new().set_buckets(&buckets)?.install_recorder()?;
+    // Without bounds it would make summaries, which no panel of the dashboard shows.
+    let pleach = Matcher::Prefix("pleach_".to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(pleach, &observe::BUCKETS)?;
+    let handle = builder.install_recorder()?;
     observe::describe();
     let folder = tempfile::tempdir()?;
     let db = Db::open(Options::new(folder.path()).create(true).small().cache_mib(64))?;

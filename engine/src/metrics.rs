@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::timings::Phase;
 
 /// Whether a metric is a counter or a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +24,9 @@ pub enum MetricUnit {
     Count,
     /// Bytes.
     Bytes,
-    /// Nanoseconds.
-    Nanoseconds,
-    /// Microseconds.
-    Microseconds,
 }
 
-/// A metric, for exporters: one for each field of [`Metrics`].
+/// A metric, for exporters: one for each field of [`Metrics`] that is no time.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct MetricInfo {
@@ -77,12 +76,24 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])* $kind:ident $unit:ident $export:literal $name:ident),* $(,)?) => {
         /// Running counters; relaxed, they order nothing.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* pub(crate) origin: Arc<Origin> }
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+            pub(crate) stalled_micros: AtomicU64,
+            pub(crate) phase_nanos: [AtomicU64; Phase::ALL.len()],
+            pub(crate) origin: Arc<Origin>,
+        }
 
-        /// Counts and levels of an open database. [`Metrics::ALL`] has names, kinds and units for exporters.
+        /// Counts and levels of an open database. [`Metrics::ALL`] has names, kinds and units for exporters. Times are
+        /// exported as histograms ([`observe::HISTOGRAMS`](crate::observe::HISTOGRAMS)), their sums are here.
         #[derive(Clone, Debug, Default)]
         #[non_exhaustive]
-        pub struct Metrics { $($(#[doc = $doc])* pub $name: u64,)* pub(crate) origin: Arc<Origin> }
+        pub struct Metrics {
+            $($(#[doc = $doc])* pub $name: u64,)*
+            /// Microseconds that commits waited because the buffered changes or the log were full.
+            pub stalled_micros: u64,
+            phase_nanos: [u64; Phase::ALL.len()],
+            pub(crate) origin: Arc<Origin>,
+        }
 
         impl Metrics {
             /// All metrics, in the order of the fields, as in docs/metrics.md.
@@ -98,12 +109,23 @@ macro_rules! counters {
             pub fn folder(&self) -> &str {
                 &self.origin.folder
             }
+
+            /// The time of all finishes or commits in a phase.
+            pub fn time_of(&self, phase: Phase) -> Duration {
+                Duration::from_nanos(self.phase_nanos[phase as usize])
+            }
         }
 
         impl Counters {
             /// The counters; metrics that are counted elsewhere are zero.
             pub(crate) fn snapshot(&self) -> Metrics {
-                Metrics { $($name: self.$name.load(Ordering::Relaxed),)* origin: Arc::clone(&self.origin) }
+                let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+                Metrics {
+                    $($name: read(&self.$name),)*
+                    stalled_micros: read(&self.stalled_micros),
+                    phase_nanos: self.phase_nanos.each_ref().map(read),
+                    origin: Arc::clone(&self.origin),
+                }
             }
         }
     };
@@ -208,34 +230,12 @@ counters! {
     Counter Count "pleach_changes_total" changes,
     /// Commits.
     Counter Count "pleach_commits_total" commits,
-    /// Nanoseconds of finishes in [`Phase::Sort`](crate::status::Phase::Sort).
-    Counter Nanoseconds "pleach_sort_nanoseconds_total" sort_nanos,
-    /// Nanoseconds of finishes in [`Phase::Fold`](crate::status::Phase::Fold).
-    Counter Nanoseconds "pleach_fold_nanoseconds_total" fold_nanos,
-    /// Nanoseconds of finishes in [`Phase::Root`](crate::status::Phase::Root).
-    Counter Nanoseconds "pleach_root_nanoseconds_total" root_nanos,
-    /// Nanoseconds of finishes in [`Phase::Witness`](crate::status::Phase::Witness).
-    Counter Nanoseconds "pleach_witness_nanoseconds_total" witness_nanos,
-    /// Nanoseconds of commits in [`Phase::Prepare`](crate::status::Phase::Prepare).
-    Counter Nanoseconds "pleach_prepare_nanoseconds_total" prepare_nanos,
-    /// Nanoseconds of commits in [`Phase::Record`](crate::status::Phase::Record).
-    Counter Nanoseconds "pleach_record_nanoseconds_total" record_nanos,
-    /// Nanoseconds of commits in [`Phase::Log`](crate::status::Phase::Log).
-    Counter Nanoseconds "pleach_log_nanoseconds_total" log_nanos,
-    /// Nanoseconds of commits in [`Phase::Apply`](crate::status::Phase::Apply).
-    Counter Nanoseconds "pleach_apply_nanoseconds_total" apply_nanos,
-    /// Nanoseconds of commits in [`Phase::Publish`](crate::status::Phase::Publish).
-    Counter Nanoseconds "pleach_publish_nanoseconds_total" publish_nanos,
-    /// Nanoseconds of commits in [`Phase::Settle`](crate::status::Phase::Settle).
-    Counter Nanoseconds "pleach_settle_nanoseconds_total" settle_nanos,
     /// Refolds because a flush had changed a layout between finish and commit.
     Counter Count "pleach_refolds_total" refolds,
     /// Quarantined pages at present: the background could not read them.
     Gauge Count "pleach_quarantined_pages" quarantined_pages,
     /// Background tasks that have made no progress for 10 s.
     Gauge Count "pleach_stalled_tasks" stalled_tasks,
-    /// Microseconds that commits waited because the buffered changes or the log were full.
-    Counter Microseconds "pleach_stalled_microseconds_total" stalled_micros,
 }
 
 impl Counters {
@@ -259,13 +259,16 @@ mod tests {
     /// The page that operators read, generated from the table.
     fn page() -> String {
         let mut page = String::from(
-            "# Metrics\n\n`Db::metrics` gives these figures; `Metrics::ALL` has their names, kinds and units, from which this table is made. With the feature `metrics`,\n\
-             `observe::record` gives them to whatever recorder of the crate [metrics](https://docs.rs/metrics) is installed, and `observe::describe` the texts. \
-             The histograms at the\nend are recorded as things happen, and what was not recorded of an open when its last handle ends. \
-             The label `database` is the folder, as it was given.\nCounters grow by what has happened since the last record of the same open: \
-             they go on when a process opens a database again, and several opens of a folder add up;\ngauges of a folder are those of the last record. \
-             `cargo run --release -p pleach --features metrics --example prometheus` serves them; \
-             [grafana.json](grafana.json) is a dashboard.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
+            "# Metrics\n\nWhat exporters give of `Metrics::ALL`, and histograms of times, in seconds:\n\n\
+             * *Rust*, feature `metrics`: `observe::record` gives `Db::metrics()` to whatever recorder of the crate [metrics](https://docs.rs/metrics) is installed, \
+             and what was not recorded of an open when its last handle ends;\n  histograms are recorded as things happen. `observe::describe` gives the texts. \
+             **The usual exporter of Prometheus makes summaries of histograms until it is given bounds**, of which dashboard and alerts show nothing:\n  \
+             `PrometheusBuilder::new().set_buckets_for_metric(Matcher::Prefix(\"pleach_\".into()), &observe::BUCKETS)`. \
+             `cargo run --release -p pleach --features metrics --example prometheus` is a program.\n\
+             * *C, Python, Go*: `pleach_metrics`, `Db.metrics`, `DB.Metrics` are all of it as text that Prometheus reads.\n\n\
+             The label `database` is the folder, as it was given. Counters of a recorder grow by what has happened since the last record of the same open: \
+             they go on when a process opens a database again,\nand several opens of a folder add up; gauges of a folder are those of the last record. \
+             [grafana.json](grafana.json) is a dashboard, [alerts.yml](alerts.yml) has alerts.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
         );
         for info in Metrics::ALL {
             let kind = format!("{:?}", info.kind).to_lowercase();
@@ -303,32 +306,65 @@ mod tests {
     /// `PLEACH_WRITE=1 cargo test -p pleach --lib metrics` writes the page.
     #[test]
     fn the_page_is_the_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
         if std::env::var_os("PLEACH_WRITE").is_some() {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
             std::fs::write(path, page()).expect("written");
         }
-        // A package without the repository has no docs.
-        if let Ok(found) = std::fs::read_to_string(path) {
+        if let Some(found) = read("metrics.md") {
             assert_eq!(found, page(), "run with PLEACH_WRITE=1 to write docs/metrics.md anew");
         }
     }
 
-    /// The dashboard names only metrics that exist.
+    /// A file of docs; a package without the repository has none.
+    fn read(name: &str) -> Option<String> {
+        std::fs::read_to_string(format!("{}/../docs/{name}", env!("CARGO_MANIFEST_DIR"))).ok()
+    }
+
     #[test]
-    fn the_dashboard_names_metrics() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana.json");
-        let Ok(dashboard) = std::fs::read_to_string(path) else { return };
-        let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '_';
-        let words = dashboard.split(|letter: char| !is_part(letter));
-        let names: BTreeSet<_> = words.filter(|word| word.starts_with("pleach_")).collect();
-        assert!(names.len() > 20, "{names:?}");
-        for name in names {
-            let exists = Metrics::ALL.iter().any(|info| info.name == name)
-                || crate::observe::HISTOGRAMS.iter().any(|(histogram, _)| {
-                    name.strip_prefix(histogram)
-                        .is_some_and(|part| ["_bucket", "_sum"].contains(&part))
-                });
-            assert!(exists, "{name}");
+    fn dashboard_and_alerts_name_metrics() {
+        for (file, least) in [("grafana.json", 20), ("alerts.yml", 7)] {
+            let Some(text) = read(file) else { return };
+            let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+            let words = text.split(|letter: char| !is_part(letter));
+            let names: BTreeSet<_> = words.filter(|word| word.starts_with("pleach_")).collect();
+            assert!(names.len() >= least, "{names:?}");
+            for name in names {
+                let exists = Metrics::ALL.iter().any(|info| info.name == name)
+                    || crate::observe::HISTOGRAMS.iter().any(|(histogram, _)| {
+                        name.strip_prefix(histogram)
+                            .is_some_and(|part| ["_bucket", "_sum"].contains(&part))
+                    });
+                assert!(exists, "{file}: {name}");
+            }
         }
+    }
+
+    /// `promtool` says more, where it is installed (`.ci/run`).
+    #[test]
+    fn each_alert_has_a_rule_and_a_text() {
+        let Some(text) = read("alerts.yml") else { return };
+        let (head, rules) =
+            text.split_once("groups:\n- name: pleach\n  rules:\n").expect("a group");
+        assert!(head.lines().all(|line| line.starts_with('#')), "{head}");
+        let mut names = BTreeSet::new();
+        for rule in rules.split("  - alert: ").skip(1) {
+            let lines: Vec<_> = rule.lines().collect();
+            let &[name, expr, duration, labels, "    annotations:", summary] = &*lines else {
+                panic!("{rule}")
+            };
+            assert!(names.insert(name) && name.starts_with("Pleach"), "{name}");
+            let expr = expr.strip_prefix("    expr: ").expect(name);
+            assert!(expr.contains(" > ") || expr.contains(" < "), "{name}: {expr}");
+            let minutes =
+                duration.strip_prefix("    for: ").and_then(|text| text.strip_suffix('m'));
+            assert!(minutes.expect(name).parse::<u32>().is_ok(), "{name}: {duration}");
+            let severities =
+                ["critical", "warning"].map(|one| format!("    labels: {{severity: {one}}}"));
+            assert!(severities.iter().any(|one| one == labels), "{name}: {labels}");
+            let summary =
+                summary.strip_prefix("      summary: \"{{ $labels.database }}: ").expect(name);
+            assert!(summary.find('"') == Some(summary.len() - 1), "{name}: {summary}");
+        }
+        assert_eq!(names.len(), 7);
     }
 }

@@ -15,19 +15,29 @@ use crate::metrics::Origin;
 use crate::metrics::{MetricKind, MetricUnit, Metrics};
 
 /// The histograms, in seconds, with their texts. Those of phases have the label `phase`.
-pub const HISTOGRAMS: [(&str, &str); 3] = [
+pub const HISTOGRAMS: [(&str, &str); 4] = [
     ("pleach_finish_seconds", "Time of a finish, all namespaces together."),
     ("pleach_commit_seconds", "Time of a commit, from the call to the acknowledgement."),
     (
         "pleach_phase_seconds",
         "Time of a phase of a finish or a commit, by its label `phase`: `Phase` has the list.",
     ),
+    (
+        "pleach_stall_seconds",
+        "Time that a commit waited for the background, as the buffered changes or the log were full; hardly any where it did not.",
+    ),
 ];
+
+/// Upper bounds of buckets for the histograms, in seconds. Many recorders, such as `metrics-exporter-prometheus`, make
+/// summaries of histograms until they are given bounds: `set_buckets_for_metric(Matcher::Prefix("pleach_".into()),
+/// &BUCKETS)`.
+pub const BUCKETS: [f64; 11] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0];
 
 pub(crate) const FINISH: &str = HISTOGRAMS[0].0;
 pub(crate) const COMMIT: &str = HISTOGRAMS[1].0;
+pub(crate) const STALL: &str = HISTOGRAMS[3].0;
 
-/// Records the duration of a finish or a commit.
+/// Records the duration of a finish, a commit or a stall.
 #[cfg(feature = "metrics")]
 pub(crate) fn operation(origin: &Origin, name: &'static str, wall: Duration) {
     metrics::histogram!(name, "database" => Arc::clone(&origin.folder)).record(wall);
@@ -55,8 +65,6 @@ pub fn describe() {
         let unit = match info.unit {
             MetricUnit::Count => metrics::Unit::Count,
             MetricUnit::Bytes => metrics::Unit::Bytes,
-            MetricUnit::Nanoseconds => metrics::Unit::Nanoseconds,
-            MetricUnit::Microseconds => metrics::Unit::Microseconds,
         };
         match info.kind {
             MetricKind::Counter => metrics::describe_counter!(info.name, unit, info.help()),

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use pleach::metrics::MetricKind;
 use pleach::status::Phase;
 use pleach::{Access, Db, Metrics, Options, SessionOptions, Value, observe};
@@ -102,5 +103,52 @@ fn counters_go_on_over_opens_and_databases_do_not_mix() {
             assert!(text.contains(&format!("pleach_phase_seconds_count{phase}")), "{phase}");
         }
         second.close().expect("closed");
+    });
+}
+
+/// Without bounds the exporter makes summaries, of which the dashboard shows nothing.
+#[test]
+fn all_times_are_histograms_with_the_bounds_that_an_exporter_is_given() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pleach = Matcher::Prefix("pleach_".to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(pleach, &observe::BUCKETS);
+    let recorder = builder.expect("bounds").build_recorder();
+    let handle = recorder.handle();
+    metrics::with_local_recorder(&recorder, || {
+        let options =
+            Options::new(folder.path()).create(true).small().cache_mib(16).log_limit_mib(1);
+        let db = Db::open(options).expect("opened");
+        // Until the log is full and a commit waits.
+        let mut commits = 0_u8;
+        while db.metrics().stalled_micros == 0 {
+            commits = commits.checked_add(1).expect("a commit has waited");
+            let put = |id: u32| {
+                let key = pleach::Hasher::BLAKE3.hash(&id.to_be_bytes());
+                Access::write(key, Some(Value::from([commits; 1000].as_slice())))
+            };
+            let session = db.session(SessionOptions::new()).expect("a session");
+            let block = session.finish((0..2000).map(put)).expect("finished");
+            block.commit().expect("committed");
+        }
+        let text = handle.render();
+        for (name, _) in observe::HISTOGRAMS {
+            for bound in [&observe::BUCKETS[0].to_string(), "+Inf"] {
+                let is_there = |line: &str| {
+                    line.starts_with(&format!("{name}_bucket{{"))
+                        && line.contains(&format!("le=\"{bound}\""))
+                };
+                assert!(text.lines().any(is_there), "{name} {bound}: {text}");
+            }
+        }
+        let label = format!("{{database=\"{}\"}}", folder.path().display());
+        assert!(
+            text.contains(&format!("pleach_commit_seconds_count{label} {commits}\n")),
+            "{text}"
+        );
+        let sum = format!("pleach_stall_seconds_sum{label} ");
+        let sum = text.lines().find_map(|line| line.strip_prefix(&sum)).expect("a sum");
+        let waited = Duration::from_micros(db.metrics().stalled_micros).as_secs_f64();
+        assert!(sum.parse::<f64>().expect("a number") >= waited, "{sum} and {waited}");
+        db.close().expect("closed");
     });
 }

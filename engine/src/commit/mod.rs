@@ -43,7 +43,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::metrics::Counters;
-use crate::observe::COMMIT;
+use crate::observe::{COMMIT, STALL};
 use crate::options::Durability;
 use crate::read::point;
 use crate::state::commits::Tip;
@@ -115,7 +115,9 @@ fn try_commit(
     originals: &mut Vec<OriginalChanges>,
 ) -> Result<u64> {
     let db = &*engine.db;
+    let stall = db.timings.begin_operation(STALL);
     throttle(db, outcomes, target.options.no_wait)?;
+    drop(stall);
     let preparing = db.timings.begin_phase(Phase::Prepare);
     // Checked before anything is written: a block that came back may be committed again and again.
     let parent = check_parent(db, target)?;
