@@ -1,22 +1,24 @@
 /* The C interface of Pleach.
  *
  * Errors: a function that can fail returns NULL, or an error that the caller frees (`pleach_error_free`). After an
- * error nothing is written to results. A NULL pointer, a bad length, a handle of another kind or a spent one gives
- * `PLEACH_ARGUMENT`, unless the function says that NULL has a meaning; a panic inside of the library gives `PLEACH_PANIC`.
+ * error nothing is written to results. A NULL pointer, a bad length or a handle of another kind gives
+ * `PLEACH_ARGUMENT`, unless the function says that NULL has a meaning, and a spent handle `PLEACH_SPENT`; a panic inside of
+ * the library gives `PLEACH_PANIC`. Compilers warn where nobody looks at the error that a function returns.
  *
  * Ownership: the caller frees each handle once, by the function `_free` of its type, whatever became of it. NULL is
  * allowed there, and a handle of another kind stays as it is. Handles may be freed in any order. A `pleach_bytes` that a
  * function fills belongs to the caller, who frees it by `pleach_bytes_free`: start with `{0}`, which may be freed, too.
  * What the caller passes in is copied, and stays the caller's; no other thread changes it during the call.
  *
- * Spent handles: a block that was committed, a block that became an overlay, and a session that was finished are spent.
+ * Spent handles: a block that was committed, a block that became an overlay, and a session or load that was finished are
+ * spent.
  * They still have to be freed. When the call fails, they are as they were before it, and the call can be repeated.
  *
  * Threads: handles move between threads, and all functions may be called from any number of threads at the same time,
  * on the same handle, too, with two exceptions: the `_free` of a handle comes after its last use, and a
  * `pleach_pair` is overwritten by the next move of its cursor. Calls that change a handle (a batch, a cursor, a finish,
  * a commit of a block) wait for each other. There is no global
- * state but the function of `pleach_log`. After a `fork` the child opens the database itself.
+ * state but the function of `pleach_log` and the histograms of `pleach_metrics`. After a `fork` the child opens the database itself.
  *
  * Keys, roots and hashes have 32 bytes. A pointer to `n` keys points to 32 * n bytes. Pointers are aligned as C aligns
  * their types; results of one call do not overlap each other or its arguments. */
@@ -27,6 +29,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* An error that nobody looks at is a warning of the compiler. */
+#ifdef __GNUC__
+#define PLEACH_CHECK __attribute__((warn_unused_result))
+#else
+#define PLEACH_CHECK
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -35,12 +44,14 @@ extern "C" {
  * spend may be lost. Free what is open, and open the database again. */
 #define PLEACH_PANIC 901
 
-/* Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a handle that is spent or of
- * another kind. */
+/* Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a handle of another kind. */
 #define PLEACH_ARGUMENT 902
 
 /* Code of an error: a proof or witness was refused. Nothing of what it claims is proven. */
 #define PLEACH_REFUSED 903
+
+/* Code of an error: the handle is spent. */
+#define PLEACH_SPENT 904
 
 /* Outcome of an error: the operation did not take place. */
 #define PLEACH_DID_NOT_HAPPEN 0
@@ -194,64 +205,93 @@ const char *pleach_version(void);
  * `hasher` (`blake3`, `sha2-256`), `history`, `history_bytes`, `history_mib`, `kept_log_mib`, `in_flight`, `io` (`auto`, `uring`,
  * `blocking`), `log_limit_mib`, `read_only`, `require_history`, `threads`. An empty text takes the defaults. One process opens a
  * database for writing; any number open it with `read_only=true` beside it. Errors: codes 1xx to 3xx of docs/errors.md. */
-pleach_error *pleach_open(const char *folder, const char *options, pleach_db **db);
+PLEACH_CHECK pleach_error *pleach_open(const char *folder, const char *options, pleach_db **db);
 
 /* Closes the database with a checkpoint, so that the next open reads no log. `open_handles` becomes the number of
  * sessions, blocks, overlays and cursors that live: they go on reading, and keep the folder locked until they are freed.
  * It may be NULL, where nobody wants to know. After an error other than codes 601 to 603 the close can be repeated. */
-pleach_error *pleach_close(pleach_db *db, size_t *open_handles);
+PLEACH_CHECK pleach_error *pleach_close(pleach_db *db, size_t *open_handles);
 
 /* Frees the handle of a database. Without a `pleach_close` before, the next open reads the log; nothing is lost. This
  * waits for background work. */
 void pleach_db_free(pleach_db *db);
 
 /* The number of the newest commit; 0 in a new database. */
-pleach_error *pleach_commit_number(pleach_db *db, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_commit_number(pleach_db *db, uint64_t *number);
 
 /* The root of a Merkle namespace in the newest commit; 32 zeros when the namespace is empty. Errors: 410, there is no
  * such namespace; 411, it is plain. */
-pleach_error *pleach_root(pleach_db *db, uint8_t ns, uint8_t root[32]);
+PLEACH_CHECK pleach_error *pleach_root(pleach_db *db, uint8_t ns, uint8_t root[32]);
 
 /* The commits that `pleach_session_at` and `pleach_rollback` reach: the oldest and the newest. */
-pleach_error *pleach_history(pleach_db *db, uint64_t *oldest, uint64_t *newest);
+PLEACH_CHECK pleach_error *pleach_history(pleach_db *db, uint64_t *oldest, uint64_t *newest);
+
+/* When a commit was made, in seconds since 1970; 0 where that is not known: an open reads commits from the log, which has
+ * no times. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit; 309,
+ * it is damaged. */
+PLEACH_CHECK pleach_error *pleach_committed_at(pleach_db *db, uint64_t commit, uint64_t *seconds);
+
+/* The commit that a rollback went back to, whose state it has; the number of the commit itself where it is no rollback.
+ * Errors as of `pleach_committed_at`. */
+PLEACH_CHECK pleach_error *pleach_rolled_back_to(pleach_db *db, uint64_t commit, uint64_t *number);
+
+/* The commits from `first` to `last` that changed a key, ascending, or from the newest on with `newest_first`: at most
+ * `capacity` of them, at least 1. `count` becomes how many are in `commits`; 0 says that there are no more, otherwise the
+ * next call begins behind the last one found. With `first` 0 the range begins with the history, of whose oldest commit
+ * nobody knows what it changed. Errors: 502, the range begins at or before that commit; 309, the
+ * history is damaged; those of a read. */
+PLEACH_CHECK pleach_error *pleach_changes_of(
+    pleach_db *db,
+    uint8_t ns,
+    const uint8_t key[32],
+    uint64_t first,
+    uint64_t last,
+    bool newest_first,
+    uint64_t *commits,
+    size_t capacity,
+    size_t *count);
 
 /* What the open warns of, as text without a NUL, a line each: a budget that is larger than the memory of the process,
  * another way of I/O than was wanted, files and commits that are damaged or missing. The text is empty where all is well. */
-pleach_error *pleach_notes(pleach_db *db, pleach_bytes *notes);
+PLEACH_CHECK pleach_error *pleach_notes(pleach_db *db, pleach_bytes *notes);
 
 /* The options that the database was opened with, as text without a NUL that `pleach_open` understands. */
-pleach_error *pleach_options(pleach_db *db, pleach_bytes *options);
+PLEACH_CHECK pleach_error *pleach_options(pleach_db *db, pleach_bytes *options);
 
 /* The name of the database's hash function, without a NUL: what the functions `pleach_verify_` want. */
-pleach_error *pleach_hasher(pleach_db *db, pleach_bytes *name);
+PLEACH_CHECK pleach_error *pleach_hasher(pleach_db *db, pleach_bytes *name);
 
 /* Makes all commits durable that were acknowledged before, for `durability=none` and `periodic`. Errors: 601 and 602
  * after a failed write or sync. */
-pleach_error *pleach_sync(pleach_db *db);
+PLEACH_CHECK pleach_error *pleach_sync(pleach_db *db);
 
 /* Goes on to the newest commit of a database that was opened with `read_only=true`, and gives its number. Sessions stay
  * where they are. */
-pleach_error *pleach_refresh(pleach_db *db, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_refresh(pleach_db *db, uint64_t *number);
 
 /* Undoes the newest `commits` commits by a new one, whose number it gives. Errors: 402, there are fewer; 501, another
  * commit came between; 502, they are not in the history; and those of a commit. */
-pleach_error *pleach_rollback(pleach_db *db, uint64_t commits, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_rollback(pleach_db *db, uint64_t commits, uint64_t *number);
 
 /* Adds an empty namespace, a plain one if `plain`, and gives the number of the commit that does so. Blocks and overlays
  * on the newest commit become stale. Errors: 412, it exists; 503, a dropped one of this number can still be read; and
  * those of a commit. */
-pleach_error *pleach_namespace_add(pleach_db *db, uint8_t ns, bool plain, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_namespace_add(
+    pleach_db *db,
+    uint8_t ns,
+    bool plain,
+    uint64_t *number);
 
 /* Drops a namespace with all that is in it, and gives the number of the commit that does so. Blocks and overlays on the
  * newest commit become stale. Errors: 410, there is none; 412, namespace 0 always exists; and those of a commit. */
-pleach_error *pleach_namespace_drop(pleach_db *db, uint8_t ns, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_namespace_drop(pleach_db *db, uint8_t ns, uint64_t *number);
 
 /* Lists the namespaces of the newest commit: `kinds[n]` becomes `PLEACH_NO_NAMESPACE`, `PLEACH_MERKLE` or `PLEACH_PLAIN`. */
-pleach_error *pleach_namespaces(pleach_db *db, uint8_t kinds[256]);
+PLEACH_CHECK pleach_error *pleach_namespaces(pleach_db *db, uint8_t kinds[256]);
 
 /* Begins a session on the overlay, or on the newest commit where `over` is NULL. `flags` is 0 or
  * `PLEACH_WITHOUT_WITNESS`. Errors: 403, the overlay is of another open; 603, the database is closed. */
-pleach_error *pleach_session_open(
+PLEACH_CHECK pleach_error *pleach_session_open(
     pleach_db *db,
     pleach_overlay *over,
     uint32_t flags,
@@ -259,20 +299,26 @@ pleach_error *pleach_session_open(
 
 /* Begins a session on a commit of the history. Errors: 401, there is no such commit yet; 502, it is older than the
  * history; 309, it is damaged. */
-pleach_error *pleach_session_at(pleach_db *db, uint64_t commit, pleach_session **session);
+PLEACH_CHECK pleach_error *pleach_session_at(
+    pleach_db *db,
+    uint64_t commit,
+    pleach_session **session);
 
 /* Frees a session. */
 void pleach_session_free(pleach_session *session);
 
 /* The number of the commit that the session reads, below overlays where it reads one. */
-pleach_error *pleach_session_commit_number(pleach_session *session, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_session_commit_number(pleach_session *session, uint64_t *number);
 
 /* The root of a Merkle namespace in the session's state. Errors as of `pleach_root`. */
-pleach_error *pleach_session_root(pleach_session *session, uint8_t ns, uint8_t root[32]);
+PLEACH_CHECK pleach_error *pleach_session_root(
+    pleach_session *session,
+    uint8_t ns,
+    uint8_t root[32]);
 
 /* Reads the value of a key; no bytes where it has none. Errors: 410, there is no such namespace; 502, the state is older
  * than what is kept; those of the device. */
-pleach_error *pleach_session_read(
+PLEACH_CHECK pleach_error *pleach_session_read(
     pleach_session *session,
     uint8_t ns,
     const uint8_t key[32],
@@ -280,7 +326,7 @@ pleach_error *pleach_session_read(
 
 /* Reads the values of `count` keys together, into as many `values`, in the order of the keys; each is freed by itself.
  * Errors as of `pleach_session_read`. */
-pleach_error *pleach_session_read_many(
+PLEACH_CHECK pleach_error *pleach_session_read_many(
     pleach_session *session,
     uint8_t ns,
     const uint8_t *keys,
@@ -289,7 +335,7 @@ pleach_error *pleach_session_read_many(
 
 /* Announces `count` keys: their pages begin to arrive, and the call returns at once. What could not be prefetched is read
  * when it is needed. */
-pleach_error *pleach_session_prefetch(
+PLEACH_CHECK pleach_error *pleach_session_prefetch(
     pleach_session *session,
     uint8_t ns,
     const uint8_t *keys,
@@ -297,14 +343,14 @@ pleach_error *pleach_session_prefetch(
 
 /* Proves what the state says of a key, present or absent, for `pleach_verify_key`. Errors: 411, the namespace is plain;
  * those of a read. */
-pleach_error *pleach_session_prove(
+PLEACH_CHECK pleach_error *pleach_session_prove(
     pleach_session *session,
     uint8_t ns,
     const uint8_t key[32],
     pleach_bytes *proof);
 
 /* Proves what the state says of `count` keys in one proof, for `pleach_verify_keys`. Errors as of `pleach_session_prove`. */
-pleach_error *pleach_session_prove_many(
+PLEACH_CHECK pleach_error *pleach_session_prove_many(
     pleach_session *session,
     uint8_t ns,
     const uint8_t *keys,
@@ -314,7 +360,7 @@ pleach_error *pleach_session_prove_many(
 /* Proves at most `limit` pairs (0 counts as 1) from the key `first` on, and that there is no other up to `end`, for
  * `pleach_verify_range`. `end` becomes `last`, or the key up to which the proof goes because of the limit: the next call
  * begins behind it. Errors: 405, `last` is before `first`; those of `pleach_session_prove`. */
-pleach_error *pleach_session_prove_range(
+PLEACH_CHECK pleach_error *pleach_session_prove_range(
     pleach_session *session,
     uint8_t ns,
     const uint8_t first[32],
@@ -326,14 +372,14 @@ pleach_error *pleach_session_prove_range(
 /* Makes a block of what the batch did. Nothing is written to the device. The session is spent, and the batch is empty and
  * can be filled again; after an error both are as they were. Errors: 408, a value is too large; 410, a namespace is
  * missing; those of a read. */
-pleach_error *pleach_session_finish(
+PLEACH_CHECK pleach_error *pleach_session_finish(
     pleach_session *session,
     pleach_batch *batch,
     pleach_block **block);
 
 /* A cursor over the keys from `first` to `last`, both of which belong to the range; NULL is the first or the last key
  * there is. It stands before the first pair. Errors: 410, there is no such namespace. */
-pleach_error *pleach_cursor_range(
+PLEACH_CHECK pleach_error *pleach_cursor_range(
     pleach_session *session,
     uint8_t ns,
     const uint8_t first[32],
@@ -342,7 +388,7 @@ pleach_error *pleach_cursor_range(
 
 /* A cursor over the keys that begin with these bytes, at most 32. It stands before the first pair. Errors: 410, there
  * is no such namespace. */
-pleach_error *pleach_cursor_prefix(
+PLEACH_CHECK pleach_error *pleach_cursor_prefix(
     pleach_session *session,
     uint8_t ns,
     const uint8_t *prefix,
@@ -354,27 +400,30 @@ void pleach_cursor_free(pleach_cursor *cursor);
 
 /* Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key
  * outside of the range goes to its nearer end; NULL goes behind the last pair. Nothing is read yet. */
-pleach_error *pleach_cursor_seek(pleach_cursor *cursor, const uint8_t key[32]);
+PLEACH_CHECK pleach_error *pleach_cursor_seek(pleach_cursor *cursor, const uint8_t key[32]);
 
 /* Goes to the next pair and gives it; behind the last one the cursor is at the end, and a `pleach_cursor_previous`
  * gives the last one again. Errors are those of a read, and leave the cursor where it is. */
-pleach_error *pleach_cursor_next(pleach_cursor *cursor, pleach_pair *pair);
+PLEACH_CHECK pleach_error *pleach_cursor_next(pleach_cursor *cursor, pleach_pair *pair);
 
 /* Goes to the pair before and gives it; before the first one the cursor is at the beginning, and a
  * `pleach_cursor_next` gives the first one again. Errors are those of a read, and leave the cursor where it is. */
-pleach_error *pleach_cursor_previous(pleach_cursor *cursor, pleach_pair *pair);
+PLEACH_CHECK pleach_error *pleach_cursor_previous(pleach_cursor *cursor, pleach_pair *pair);
 
 /* A batch without accesses. */
-pleach_error *pleach_batch_new(pleach_batch **batch);
+PLEACH_CHECK pleach_error *pleach_batch_new(pleach_batch **batch);
 
 /* Frees a batch. */
 void pleach_batch_free(pleach_batch *batch);
 
 /* The block has read this key: the witness proves its value before the block. A key may be read and written. */
-pleach_error *pleach_batch_read(pleach_batch *batch, uint8_t ns, const uint8_t key[32]);
+PLEACH_CHECK pleach_error *pleach_batch_read(
+    pleach_batch *batch,
+    uint8_t ns,
+    const uint8_t key[32]);
 
 /* The block gives this key a value, of at most 64 MiB. The last put or delete of a key counts. */
-pleach_error *pleach_batch_put(
+PLEACH_CHECK pleach_error *pleach_batch_put(
     pleach_batch *batch,
     uint8_t ns,
     const uint8_t key[32],
@@ -382,12 +431,15 @@ pleach_error *pleach_batch_put(
     size_t value_len);
 
 /* The block deletes this key. */
-pleach_error *pleach_batch_delete(pleach_batch *batch, uint8_t ns, const uint8_t key[32]);
+PLEACH_CHECK pleach_error *pleach_batch_delete(
+    pleach_batch *batch,
+    uint8_t ns,
+    const uint8_t key[32]);
 
 /* The steps of `count` keys in one call, for languages in which a call costs more: keys one after the other, a step of
  * each (`PLEACH_READ`, `PLEACH_PUT`, `PLEACH_DELETE`, or one of the latter and `PLEACH_READ`), values one after the other,
  * and the length of each, which is 0 where the step is no put. After an error the batch is as it was. */
-pleach_error *pleach_batch_add(
+PLEACH_CHECK pleach_error *pleach_batch_add(
     pleach_batch *batch,
     uint8_t ns,
     const uint8_t *keys_of_steps,
@@ -398,7 +450,7 @@ pleach_error *pleach_batch_add(
 
 /* The block deletes all keys that begin with these bytes, at most 32, except those that it puts, in whatever order the
  * calls come. A key that it reads was read before the delete, and is deleted, too. */
-pleach_error *pleach_batch_delete_prefix(
+PLEACH_CHECK pleach_error *pleach_batch_delete_prefix(
     pleach_batch *batch,
     uint8_t ns,
     const uint8_t *prefix,
@@ -408,46 +460,55 @@ pleach_error *pleach_batch_delete_prefix(
 void pleach_block_free(pleach_block *block);
 
 /* The root of a Merkle namespace in the block's state. Errors as of `pleach_root`. */
-pleach_error *pleach_block_root(pleach_block *block, uint8_t ns, uint8_t root[32]);
+PLEACH_CHECK pleach_error *pleach_block_root(pleach_block *block, uint8_t ns, uint8_t root[32]);
 
 /* The root of a Merkle namespace in the state before the block: what its witness is verified against. Errors as of
  * `pleach_root`. */
-pleach_error *pleach_block_previous_root(pleach_block *block, uint8_t ns, uint8_t root[32]);
+PLEACH_CHECK pleach_error *pleach_block_previous_root(
+    pleach_block *block,
+    uint8_t ns,
+    uint8_t root[32]);
 
 /* Takes the block's witness of a namespace, once, for `pleach_verify_witness`: no bytes where there is none, because
  * it was taken, the session makes none, the namespace is plain, or the batch has no access in it. */
-pleach_error *pleach_block_witness(pleach_block *block, uint8_t ns, pleach_bytes *witness);
+PLEACH_CHECK pleach_error *pleach_block_witness(
+    pleach_block *block,
+    uint8_t ns,
+    pleach_bytes *witness);
 
 /* Commits the block, with the overlays below it, and gives the number of the commit. The block is spent; after an
  * error it is as it was. Errors: 501, other commits came first: make the block again; 105, the device is full: free
  * space and call again; 601 and 602 after a failed write or sync; 603, the database is closed; 416, it is read-only.
  * Of all errors only those with the outcome `PLEACH_UNKNOWN` may have committed. */
-pleach_error *pleach_block_commit(pleach_block *block, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_block_commit(pleach_block *block, uint64_t *number);
 
 /* Keeps the block in memory, as a state that sessions read and that can be committed later. The block is spent: take
  * its witness before. */
-pleach_error *pleach_block_into_overlay(pleach_block *block, pleach_overlay **overlay);
+PLEACH_CHECK pleach_error *pleach_block_into_overlay(pleach_block *block, pleach_overlay **overlay);
 
 /* Frees an overlay. Sessions and overlays on it keep what they need. */
 void pleach_overlay_free(pleach_overlay *overlay);
 
 /* The root of a Merkle namespace in the overlay's state. Errors as of `pleach_root`. */
-pleach_error *pleach_overlay_root(pleach_overlay *overlay, uint8_t ns, uint8_t root[32]);
+PLEACH_CHECK pleach_error *pleach_overlay_root(
+    pleach_overlay *overlay,
+    uint8_t ns,
+    uint8_t root[32]);
 
 /* Commits the overlay and those below it as one commit, and gives its number; of one that is committed it gives the
  * number again. What stands on it stays valid. Errors as of `pleach_block_commit`; the overlay is never spent. */
-pleach_error *pleach_overlay_commit(pleach_overlay *overlay, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_overlay_commit(pleach_overlay *overlay, uint64_t *number);
 
 /* Begins a bulk load into an empty namespace: pairs in any order, each key once, become one commit, far faster than by
  * batches. Nothing else can be committed until the load is finished or freed, and no earlier commit can be read
  * afterwards. Sessions and overlays have to be freed before. Most errors come from the first `pleach_load_put` after
  * they happened, or from `pleach_load_finish`. */
-pleach_error *pleach_load_begin(pleach_db *db, uint8_t ns, pleach_load **load);
+PLEACH_CHECK pleach_error *pleach_load_begin(pleach_db *db, uint8_t ns, pleach_load **load);
 
 /* Gives `count` pairs to a load: their keys one after the other, their values one after the other, and the length of
  * each value. It waits while the load has enough to do. An error ends the load, which then changes nothing. Errors: 410,
  * there is no such namespace; 413, it has pairs; 504, sessions or overlays are open. */
-pleach_error *pleach_load_put(
+PLEACH_CHECK pleach_error *pleach_load_put(
     pleach_load *load,
     const uint8_t *keys_of_pairs,
     const uint8_t *values_of_pairs,
@@ -457,7 +518,7 @@ pleach_error *pleach_load_put(
 /* Ends a load: all pairs become the next commit, durable when the call returns. Gives the number of pairs. The load is
  * over afterwards, whatever came of it, and is still to be freed. Errors: 406, a key came twice; and those of
  * `pleach_load_put`. */
-pleach_error *pleach_load_finish(pleach_load *load, uint64_t *pairs);
+PLEACH_CHECK pleach_error *pleach_load_finish(pleach_load *load, uint64_t *pairs);
 
 /* Frees a load. One that was not finished is given up: it changes nothing. */
 void pleach_load_free(pleach_load *load);
@@ -466,23 +527,31 @@ void pleach_load_free(pleach_load *load);
  * serious ones (`PLEACH_LOG_ERROR` is the most serious). A second call replaces the function, NULL ends it; when either
  * returns, no thread is inside of the function before. What an open warns of is in `pleach_notes`, too. Errors: 902,
  * another part of the process has set a `tracing` subscriber. */
-pleach_error *pleach_log(uint32_t level, pleach_logger logger, void *context);
+PLEACH_CHECK pleach_error *pleach_log(uint32_t level, pleach_logger logger, void *context);
 
 /* All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. The label `database` is the
- * folder, as it was given. Counters count from the open on. */
-pleach_error *pleach_metrics(pleach_db *db, pleach_bytes *text);
+ * folder, as it was given. Counters count from the open on, histograms from the first open of the folder in this process. */
+PLEACH_CHECK pleach_error *pleach_metrics(pleach_db *db, pleach_bytes *text);
 
 /* Copies the database to a folder, which is missing or empty, while sessions and commits go on, and gives the number of
  * the newest commit in the copy. With `verify`, each page of the copy is read again and hashed up to the roots. Errors:
  * 105, no room for the copy; 504, a load or another backup runs. */
-pleach_error *pleach_backup(pleach_db *db, const char *folder, bool verify, uint64_t *number);
+PLEACH_CHECK pleach_error *pleach_backup(
+    pleach_db *db,
+    const char *folder,
+    bool verify,
+    uint64_t *number);
 
 /* Hashes bytes by "blake3" or "sha2-256": keys of an application, and values for a comparison with a `value_hash`. */
-pleach_error *pleach_hash(const char *hasher, const uint8_t *data, size_t len, uint8_t hash[32]);
+PLEACH_CHECK pleach_error *pleach_hash(
+    const char *hasher,
+    const uint8_t *data,
+    size_t len,
+    uint8_t hash[32]);
 
 /* Verifies a proof of a key against a root. `lookup` becomes `PLEACH_PRESENT`, `PLEACH_ABSENT` or `PLEACH_OUT_OF_SCOPE`,
  * `value_hash` the hash of the value, or zeros. Errors: `PLEACH_REFUSED`. */
-pleach_error *pleach_verify_key(
+PLEACH_CHECK pleach_error *pleach_verify_key(
     const char *hasher,
     const uint8_t root[32],
     const uint8_t *proof,
@@ -493,7 +562,7 @@ pleach_error *pleach_verify_key(
 
 /* Verifies a proof of several keys against a root, and says of `count` keys what `pleach_verify_key` says of one, in
  * `count` `lookups` and `value_hashes` of 32 bytes each. Errors: `PLEACH_REFUSED`. */
-pleach_error *pleach_verify_keys(
+PLEACH_CHECK pleach_error *pleach_verify_keys(
     const char *hasher,
     const uint8_t root[32],
     const uint8_t *proof,
@@ -505,7 +574,7 @@ pleach_error *pleach_verify_keys(
 
 /* Verifies a proof of the keys from `first` to `last` against a root. `pairs` become all pairs of the range in order, 64
  * bytes each: the key and the hash of its value. Errors: `PLEACH_REFUSED`. */
-pleach_error *pleach_verify_range(
+PLEACH_CHECK pleach_error *pleach_verify_range(
     const char *hasher,
     const uint8_t root[32],
     const uint8_t *proof,
@@ -516,7 +585,7 @@ pleach_error *pleach_verify_range(
 
 /* Verifies a block's witness against the root before the block. `new_root` becomes the root after it; of `count` keys it
  * says what the state before the block has, as `pleach_verify_keys` does. Errors: `PLEACH_REFUSED`. */
-pleach_error *pleach_verify_witness(
+PLEACH_CHECK pleach_error *pleach_verify_witness(
     const char *hasher,
     const uint8_t previous_root[32],
     const uint8_t *witness,

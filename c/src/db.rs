@@ -1,12 +1,15 @@
 //! An open database: open, close, the newest commit, namespaces, rollback.
 
 use std::ffi::c_char;
+use std::ops::Bound;
+use std::time::SystemTime;
 
 use pleach::{Db, Error, Key, Options, Roots};
 
 use crate::bytes::PleachBytes;
-use crate::error::{Failed, Fallible, guard};
-use crate::handle::{Handle, Out, ask, given, path, text};
+use crate::error::{Failed, Fallible, PleachError, guard};
+use crate::handle::{Handle, Out, ask, given, path, places, text};
+use crate::histograms;
 
 /// An open database.
 pub type PleachDb = Handle<Db>;
@@ -36,6 +39,7 @@ pub unsafe extern "C" fn pleach_open(
         // SAFETY: the caller's duty: NULL, or text that ends with a NUL.
         let options = unsafe { text(options, "options") }?;
         let options = Options::new(folder).set(options).map_err(Error::from)?;
+        histograms::keep();
         db.write(Box::new(Handle::new(Db::open(options)?)));
         Ok(())
     })
@@ -99,6 +103,71 @@ pub extern "C" fn pleach_history(
         oldest.write(*commits.start());
         newest.write(*commits.end());
         Ok(())
+    })
+}
+
+/// When a commit was made, in seconds since 1970; 0 where that is not known: an open reads commits from the log, which has
+/// no times. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit; 309,
+/// it is damaged.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_committed_at(
+    db: Option<&PleachDb>,
+    commit: u64,
+    seconds: Out<u64>,
+) -> Failed {
+    ask((db, "db"), (seconds, "seconds"), |db| {
+        let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
+        let time = db.committed_at(commit)?.and_then(since);
+        Ok(time.map_or(0, |time| time.as_secs()))
+    })
+}
+
+/// The commit that a rollback went back to, whose state it has; the number of the commit itself where it is no rollback.
+/// Errors as of `pleach_committed_at`.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_rolled_back_to(
+    db: Option<&PleachDb>,
+    commit: u64,
+    number: Out<u64>,
+) -> Failed {
+    ask((db, "db"), (number, "number"), |db| Ok(db.rolled_back_to(commit)?.unwrap_or(commit)))
+}
+
+/// The commits from `first` to `last` that changed a key, ascending, or from the newest on with `newest_first`: at most
+/// `capacity` of them, at least 1. `count` becomes how many are in `commits`; 0 says that there are no more, otherwise the
+/// next call begins behind the last one found. With `first` 0 the range begins with the history, of whose oldest commit
+/// nobody knows what it changed. Errors: 502, the range begins at or before that commit; 309, the
+/// history is damaged; those of a read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pleach_changes_of(
+    db: Option<&PleachDb>,
+    namespace: u8,
+    key: Option<&Key>,
+    first: u64,
+    last: u64,
+    newest_first: bool,
+    commits: *mut u64,
+    capacity: usize,
+    count: Out<usize>,
+) -> Failed {
+    ask((db, "db"), (count, "count"), |db| {
+        // SAFETY: the caller's duty: NULL, or room for `capacity` numbers, where no argument is.
+        let commits = unsafe { places(commits, capacity, "commits") }?;
+        if commits.is_empty() {
+            return Err(PleachError::argument("`capacity` is 0"));
+        }
+        let from = if first == 0 { Bound::Unbounded } else { Bound::Included(first) };
+        let mut changes =
+            db.changes_of(namespace, given(key, "key")?, (from, Bound::Included(last)));
+        for (found, place) in commits.iter_mut().enumerate() {
+            match if newest_first { changes.next_back() } else { changes.next() } {
+                Some(Ok(commit)) => _ = place.write(commit),
+                // The next call meets it again.
+                Some(Err(error)) if found == 0 => return Err(error.into()),
+                Some(Err(_)) | None => return Ok(found),
+            }
+        }
+        Ok(commits.len())
     })
 }
 

@@ -11,11 +11,12 @@ use pleach::{Advice, Error, Outcome};
 /// Code of an error: the library panicked, which is a bug of it, and wrote why to standard error, too. What the call was to
 /// spend may be lost. Free what is open, and open the database again.
 pub const PLEACH_PANIC: u32 = 901;
-/// Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a handle that is spent or of
-/// another kind.
+/// Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a handle of another kind.
 pub const PLEACH_ARGUMENT: u32 = 902;
 /// Code of an error: a proof or witness was refused. Nothing of what it claims is proven.
 pub const PLEACH_REFUSED: u32 = 903;
+/// Code of an error: the handle is spent.
+pub const PLEACH_SPENT: u32 = 904;
 
 /// Outcome of an error: the operation did not take place.
 pub const PLEACH_DID_NOT_HAPPEN: u32 = 0;
@@ -82,8 +83,18 @@ impl PleachError {
     }
 
     pub(crate) fn argument(text: &str) -> Self {
+        Self::call(PLEACH_ARGUMENT, text)
+    }
+
+    pub(crate) fn spent() -> Self {
+        let text = "the handle is spent: its session or load was finished, or its block committed or made an overlay";
+        Self::call(PLEACH_SPENT, text)
+    }
+
+    /// A call that would fail again.
+    fn call(code: u32, text: &str) -> Self {
         let advice = Advice::FixCall;
-        let facts = (PLEACH_ARGUMENT, Outcome::DidNotHappen, number(advice));
+        let facts = (code, Outcome::DidNotHappen, number(advice));
         Self::new(facts, [text, &advice.to_string()])
     }
 

@@ -50,13 +50,13 @@ impl<T> Handle<T> {
     pub(crate) fn read<R>(&self, body: impl FnOnce(&T) -> Fallible<R>) -> Fallible<R> {
         // A panic of another thread left the content whole, or took it.
         let content = self.check()?.read().unwrap_or_else(PoisonError::into_inner);
-        body(content.as_ref().ok_or_else(spent)?)
+        body(content.as_ref().ok_or_else(PleachError::spent)?)
     }
 
     /// Changes the content.
     pub(crate) fn change<R>(&self, body: impl FnOnce(&mut T) -> Fallible<R>) -> Fallible<R> {
         let mut content = self.check()?.write().unwrap_or_else(PoisonError::into_inner);
-        body(content.as_mut().ok_or_else(spent)?)
+        body(content.as_mut().ok_or_else(PleachError::spent)?)
     }
 
     /// Takes the content; a body that fails gives it back.
@@ -65,7 +65,7 @@ impl<T> Handle<T> {
         body: impl FnOnce(T) -> Result<R, Box<(T, PleachError)>>,
     ) -> Fallible<R> {
         let mut content = self.check()?.write().unwrap_or_else(PoisonError::into_inner);
-        body(content.take().ok_or_else(spent)?).map_err(|failed| {
+        body(content.take().ok_or_else(PleachError::spent)?).map_err(|failed| {
             let (back, error) = *failed;
             *content = Some(back);
             error
@@ -79,12 +79,6 @@ impl<T> Drop for Handle<T> {
         // SAFETY: it is a field of ours. A plain write would be left out, for nobody reads it any more.
         unsafe { ptr::write_volatile(&raw mut self.kind, TypeId::of::<()>()) };
     }
-}
-
-fn spent() -> PleachError {
-    PleachError::argument(
-        "the handle is spent: its session was finished, or its block committed or made an overlay",
-    )
 }
 
 /// What a pointer points to that must not be NULL.

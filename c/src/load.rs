@@ -37,13 +37,13 @@ impl Load {
 
     /// Gives a part to the thread. Where it has failed, its error ends the load.
     fn send(&mut self, part: LoadPart) -> Fallible<()> {
-        let (sender, _) = self.0.as_ref().ok_or_else(ended)?;
+        let (sender, _) = self.0.as_ref().ok_or_else(PleachError::spent)?;
         if sender.send(part).is_ok() { Ok(()) } else { self.end().map(drop) }
     }
 
     /// Waits for the thread.
     fn end(&mut self) -> Fallible<LoadReport> {
-        let (sender, thread) = self.0.take().ok_or_else(ended)?;
+        let (sender, thread) = self.0.take().ok_or_else(PleachError::spent)?;
         drop(sender);
         match thread.join() {
             Ok(loaded) => Ok(loaded?),
@@ -57,10 +57,6 @@ impl Drop for Load {
         // What was not finished is given up, and nobody is left who uses the database.
         drop(self.end());
     }
-}
-
-fn ended() -> PleachError {
-    PleachError::argument("the load has ended")
 }
 
 /// What the parts have in them. Where they end without an end of all, the load fails.

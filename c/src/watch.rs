@@ -16,6 +16,7 @@ use crate::bytes::PleachBytes;
 use crate::db::PleachDb;
 use crate::error::{Failed, PleachError, guard};
 use crate::handle::{Out, ask, given, path};
+use crate::histograms;
 
 /// Level of a message: something failed, or will.
 pub const PLEACH_LOG_ERROR: u32 = 1;
@@ -123,14 +124,18 @@ pub unsafe extern "C" fn pleach_log(
     })
 }
 
+/// A value of a label in the text format of Prometheus.
+pub(crate) fn label_value(text: &str) -> String {
+    text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
 /// All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. The label `database` is the
-/// folder, as it was given. Counters count from the open on.
+/// folder, as it was given. Counters count from the open on, histograms from the first open of the folder in this process.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_metrics(db: Option<&PleachDb>, text: Out<PleachBytes>) -> Failed {
     ask((db, "db"), (text, "text"), |db| {
         let figures = db.metrics();
-        let folder = figures.folder().replace('\\', r"\\").replace('"', "\\\"");
-        let label = format!("{{database=\"{}\"}} ", folder.replace('\n', r"\n"));
+        let label = format!("{{database=\"{}\"}} ", label_value(figures.folder()));
         let mut text = String::new();
         for metric in Metrics::ALL {
             let kind = if metric.name.ends_with("_total") { "counter" } else { "gauge" };
@@ -139,6 +144,7 @@ pub extern "C" fn pleach_metrics(db: Option<&PleachDb>, text: Out<PleachBytes>) 
             text.extend(["# HELP ", name, " ", &help, "\n# TYPE ", name, " ", kind, "\n"]);
             text.extend([name, &label, &value.to_string(), "\n"]);
         }
+        histograms::write(&mut text, figures.folder());
         Ok(PleachBytes::of(text))
     })
 }

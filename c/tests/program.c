@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "pleach.h"
 
@@ -32,7 +33,7 @@ static void fails(pleach_error *error, uint32_t code, int line) {
         fprintf(stderr, "line %d: %" PRIu32 " wanted, not %s\n", line, code, error ? error->text : "success");
         exit(1);
     }
-    if (code == PLEACH_ARGUMENT) {
+    if (code == PLEACH_ARGUMENT || code == PLEACH_SPENT) {
         HOLDS(error->advice == PLEACH_FIX_CALL);
     }
     HOLDS(strlen(error->text) > 0 && strlen(error->advice_text) > 0);
@@ -151,7 +152,7 @@ static void first_block(pleach_db *db) {
     session = session_on(db, NULL);
     OK(pleach_session_root(session, 0, before.bytes));
     OK(pleach_session_finish(session, batch, &block));
-    FAILS(pleach_session_root(session, 0, root.bytes), PLEACH_ARGUMENT); /* It is spent. */
+    FAILS(pleach_session_root(session, 0, root.bytes), PLEACH_SPENT);
     pleach_session_free(session);
     OK(pleach_block_previous_root(block, 0, root.bytes));
     HOLDS(memcmp(&root, &before, 32) == 0);
@@ -170,7 +171,7 @@ static void first_block(pleach_db *db) {
     HOLDS(!witness.data); /* It was taken. */
     OK(pleach_block_commit(block, &number));
     HOLDS(number == 2);
-    FAILS(pleach_block_commit(block, &number), PLEACH_ARGUMENT); /* It is spent. */
+    FAILS(pleach_block_commit(block, &number), PLEACH_SPENT);
     pleach_block_free(block);
     OK(pleach_root(db, 0, after.bytes));
     HOLDS(memcmp(&after, &root, 32) == 0);
@@ -361,6 +362,29 @@ static void a_failed_commit_gives_the_block_back(pleach_db *db) {
     OK(pleach_root(db, 0, after.bytes));
     HOLDS(memcmp(&before, &after, 32) == 0);
     FAILS(pleach_rollback(db, 1000, &number), 402);
+
+    /* What the history says of these commits. */
+    uint64_t to, seconds, commits[2];
+    size_t found;
+    OK(pleach_rolled_back_to(db, committed + 1, &to));
+    HOLDS(to == committed - 1);
+    OK(pleach_rolled_back_to(db, committed, &to));
+    HOLDS(to == committed);
+    OK(pleach_committed_at(db, committed, &seconds));
+    HOLDS(seconds > 1600000000 && seconds <= (uint64_t)time(NULL));
+    FAILS(pleach_committed_at(db, committed + 100, &seconds), 401);
+    key one = key_of(21); /* Written, and taken back. */
+    OK(pleach_changes_of(db, 0, one.bytes, 0, UINT64_MAX, false, commits, 2, &found));
+    HOLDS(found == 2 && commits[0] == committed && commits[1] == committed + 1);
+    OK(pleach_changes_of(db, 0, one.bytes, commits[1] + 1, UINT64_MAX, false, commits, 2, &found));
+    HOLDS(found == 0);
+    OK(pleach_changes_of(db, 0, one.bytes, 0, UINT64_MAX, true, commits, 1, &found));
+    HOLDS(found == 1 && commits[0] == committed + 1);
+    OK(pleach_changes_of(db, 0, one.bytes, 0, commits[0] - 1, true, commits, 2, &found));
+    HOLDS(found == 1 && commits[0] == committed);
+    FAILS(pleach_changes_of(db, 0, one.bytes, 0, 9, true, commits, 0, &found), PLEACH_ARGUMENT);
+    OK(pleach_changes_of(db, 77, one.bytes, 0, UINT64_MAX, true, commits, 2, &found));
+    HOLDS(found == 0); /* No commit has changed a namespace that there is not. */
     pleach_block_free(late);
     pleach_block_free(early);
 }
@@ -372,7 +396,7 @@ static void overlays(pleach_db *db) {
     key root, newest;
     OK(pleach_commit_number(db, &before));
     OK(pleach_block_into_overlay(block, &one));
-    FAILS(pleach_block_into_overlay(block, &two), PLEACH_ARGUMENT);
+    FAILS(pleach_block_into_overlay(block, &two), PLEACH_SPENT);
     pleach_block_free(block);
     block = block_with(db, one, 31, "two");
     OK(pleach_block_into_overlay(block, &two));
@@ -517,6 +541,9 @@ static void handles_of_another_kind(pleach_db *db) {
     OF_ANOTHER_KIND(DB, pleach_commit_number(it, &number));
     OF_ANOTHER_KIND(DB, pleach_root(it, 0, out.bytes));
     OF_ANOTHER_KIND(DB, pleach_history(it, &number, &newest));
+    OF_ANOTHER_KIND(DB, pleach_committed_at(it, 1, &number));
+    OF_ANOTHER_KIND(DB, pleach_rolled_back_to(it, 1, &number));
+    OF_ANOTHER_KIND(DB, pleach_changes_of(it, 0, one.bytes, 0, 1, true, &number, 1, &open_handles));
     OF_ANOTHER_KIND(DB, pleach_notes(it, &bytes));
     OF_ANOTHER_KIND(DB, pleach_options(it, &bytes));
     OF_ANOTHER_KIND(DB, pleach_hasher(it, &bytes));
@@ -600,7 +627,7 @@ static void *reader(void *argument) {
         pleach_bytes value = {0};
         pleach_error *error = pleach_session_read(given->session, 0, key_of(1).bytes, &value);
         if (error) { /* Another thread has finished the session. */
-            FAILS(error, PLEACH_ARGUMENT);
+            FAILS(error, PLEACH_SPENT);
             return (void *)found;
         }
         HOLDS(equals(&value, "v1"));
@@ -779,6 +806,39 @@ static void listen(void *context, uint32_t level, const char *text) {
     pthread_mutex_unlock(&said_lock);
 }
 
+/* Times are histograms, of this database alone, and go on when it is opened again. */
+static void metrics(const char *folder) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s\"measured", folder);
+    const char *options = "create=true cache_mib=64";
+    uint64_t number;
+    for (int commits = 1; commits <= 2; commits++) {
+        pleach_db *db = NULL;
+        pleach_bytes text = {0};
+        OK(pleach_open(path, options, &db));
+        pleach_block *block = block_with(db, NULL, 1, "one");
+        OK(pleach_block_commit(block, &number));
+        pleach_block_free(block);
+        OK(pleach_metrics(db, &text));
+        const char *said[] = {"# TYPE pleach_commit_seconds histogram\npleach_commit_seconds_bucket{database=\"",
+                              "pleach_commit_seconds_bucket{database=\"%s\",le=\"0.0001\"} 0\n",
+                              "pleach_commit_seconds_bucket{database=\"%s\",le=\"+Inf\"} %d\n",
+                              "pleach_commit_seconds_count{database=\"%s\"} %d\n",
+                              "pleach_finish_seconds_count{database=\"%s\"} %d\n",
+                              "pleach_stall_seconds_count{database=\"%s\"} %d\n",
+                              "pleach_phase_seconds_count{database=\"%s\",phase=\"log\"} %d\n"};
+        char label[4096], wanted[8192];
+        snprintf(label, sizeof label, "%s\\\"measured", folder);
+        for (size_t at = 0; at < sizeof said / sizeof *said; at++) {
+            snprintf(wanted, sizeof wanted, said[at], label, commits);
+            HOLDS(memmem(text.data, text.len, wanted, strlen(wanted)));
+        }
+        pleach_bytes_free(&text);
+        OK(pleach_close(db, NULL));
+        pleach_db_free(db);
+    }
+}
+
 /* A load in parts, one that is given up, those that are refused; a backup, metrics and messages. */
 static void loads_and_watches(const char *folder) {
     char path[4096], copy[4096];
@@ -812,8 +872,8 @@ static void loads_and_watches(const char *folder) {
     OK(pleach_load_put(load, keys + 32, (const uint8_t *)"ccc", lengths + 1, 2));
     OK(pleach_load_finish(load, &number));
     HOLDS(number == 3);
-    FAILS(pleach_load_finish(load, &number), PLEACH_ARGUMENT);
-    FAILS(pleach_load_put(load, keys, (const uint8_t *)"aa", lengths, 1), PLEACH_ARGUMENT);
+    FAILS(pleach_load_finish(load, &number), PLEACH_SPENT);
+    FAILS(pleach_load_put(load, keys, (const uint8_t *)"aa", lengths, 1), PLEACH_SPENT);
     pleach_load_free(load);
     OK(pleach_load_begin(db, 7, &load));
     OK(pleach_load_put(load, keys, (const uint8_t *)"aa", lengths, 1));
@@ -863,6 +923,7 @@ int main(int count, char **arguments) {
     threads(db);
     many_steps(db);
     readers_and_close(db, folder);
+    metrics(folder);
     loads_and_watches(folder);
     printf("pleach %s: all as it should be\n", pleach_version());
     return 0;

@@ -25,7 +25,9 @@ fn the_header_is_that_of_the_source() {
     let rules = rules.map(|line| line.strip_prefix(' ').unwrap_or(line).to_owned());
     comment(&mut header, "", &rules.collect::<Vec<_>>());
     header += "#ifndef PLEACH_H\n#define PLEACH_H\n\n#include <stdbool.h>\n#include <stddef.h>\n\
-               #include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
+               #include <stdint.h>\n\n/* An error that nobody looks at is a warning of the compiler. */\n#ifdef __GNUC__\n\
+               #define PLEACH_CHECK __attribute__((warn_unused_result))\n#else\n#define PLEACH_CHECK\n#endif\n\n\
+               #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
     // All types come before the functions that name them.
     for item in items.iter().filter(|item| !item.code.contains("extern \"C\" fn ")) {
         declare(&mut header, item);
@@ -119,7 +121,7 @@ fn declare(header: &mut String, item: &Item) {
         let (parameters, result) = rest.rsplit_once(')').expect("parameters");
         let result = match result.trim_end_matches('{').trim() {
             "" => "void ".to_owned(),
-            "-> Failed" => "pleach_error *".to_owned(),
+            "-> Failed" => "PLEACH_CHECK pleach_error *".to_owned(),
             "-> *const c_char" => "const char *".to_owned(),
             other => panic!("{name} gives {other}"),
         };

@@ -41,7 +41,8 @@ fn a_c_program_uses_every_function() {
     let read = |path: &str| std::fs::read_to_string(own.join(path)).expect(path);
     let (header, source) = (read("include/pleach.h"), read("tests/program.c"));
     let declared = header.lines().filter_map(|line| {
-        let line = line.strip_prefix("pleach_error *").or(line.strip_prefix("void "))?;
+        let line =
+            line.strip_prefix("PLEACH_CHECK pleach_error *").or(line.strip_prefix("void "))?;
         Some(line.split_once('(')?.0)
     });
     let unused: Vec<&str> = declared.filter(|name| !source.contains(&format!("{name}("))).collect();
@@ -100,4 +101,41 @@ fn the_header_is_cpp_too() {
     };
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/pleach.h");
     run(compiler.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).arg(header));
+}
+
+/// Without a SONAME, a program that was linked with the library looks for it at the path that it had then.
+#[test]
+fn the_shared_library_has_a_soname() {
+    let library = library().with_extension("so");
+    let Ok(output) = Command::new("readelf").arg("-d").arg(&library).output() else {
+        println!("the library's SONAME: SKIPPED, `readelf` is not installed");
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("Library soname: [libpleach_c.so]"), "{}: {text}", library.display());
+}
+
+/// A commit whose error nobody looks at is a warning.
+#[test]
+fn an_error_that_nobody_looks_at_is_a_warning() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let call = |checked: &str| {
+        let source = scratch.path().join("call.c");
+        let body = format!("void call(pleach_block *block) {{ uint64_t number; {checked}; }}");
+        std::fs::write(&source, format!("#include \"pleach.h\"\n{body}\n")).expect("written");
+        let compiler = compiler("cc", &[], scratch.path());
+        compiler.map(|mut compiler| {
+            compiler.args(["-Wall", "-Werror", "-c", "-I"]).arg(&header).arg(&source);
+            compiler.arg("-o").arg(scratch.path().join("call.o"));
+            compiler.output().expect("a compiler").status.success()
+        })
+    };
+    let commit = "pleach_block_commit(block, &number)";
+    let Some(passes) = call(commit) else {
+        println!("warnings of a C program: SKIPPED, no C compiler `cc` is installed");
+        return;
+    };
+    assert!(!passes);
+    assert_eq!(call(&format!("if ({commit}) return")), Some(true));
 }
