@@ -10,7 +10,9 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
+	"time"
 	"unsafe"
 )
 
@@ -116,6 +118,72 @@ func (d *DB) History() (oldest, newest uint64, err error) {
 	var from, to C.uint64_t
 	err = d.call(func(p *C.pleach_db) *C.pleach_error { return C.pleach_history(p, &from, &to) })
 	return uint64(from), uint64(to), err
+}
+
+// CommittedAt is when a commit was made; the zero time where that is not known: an open reads commits from the log, which
+// has no times. The history has no record of its oldest commit: SnapshotTooOld.
+func (d *DB) CommittedAt(commit uint64) (time.Time, error) {
+	seconds, err := d.number(func(p *C.pleach_db, n *C.uint64_t) *C.pleach_error {
+		return C.pleach_committed_at(p, C.uint64_t(commit), n)
+	})
+	if err != nil || seconds == 0 {
+		return time.Time{}, err
+	}
+	return time.Unix(int64(seconds), 0), nil
+}
+
+// RolledBackTo is the commit that a rollback went back to, and whether the commit is a rollback at all. Errors are those of
+// CommittedAt.
+func (d *DB) RolledBackTo(commit uint64) (to uint64, is bool, err error) {
+	to, err = d.number(func(p *C.pleach_db, n *C.uint64_t) *C.pleach_error {
+		return C.pleach_rolled_back_to(p, C.uint64_t(commit), n)
+	})
+	return to, err == nil && to != commit, err
+}
+
+// Commits is a range of commits, of which both ends are a part; the zero value is all that the history knows of.
+type Commits struct {
+	First, Last uint64 // 0: the first of which the history knows what it changed; the newest one
+	Reverse     bool   // from the newest on
+}
+
+// ChangesOf iterates over the commits of a range that changed a key. An error is the last that it gives: SnapshotTooOld
+// where the first commit is the oldest of the history or older, one of a read, or that of the context.
+func (d *DB) ChangesOf(ctx context.Context, namespace uint8, of Hash, commits Commits) iter.Seq2[uint64, error] {
+	return func(yield func(uint64, error) bool) {
+		first, last := commits.First, commits.Last
+		if last == 0 {
+			last = math.MaxUint64
+		}
+		for first <= last {
+			var found [64]C.uint64_t
+			var count C.size_t
+			err := ctx.Err()
+			if err == nil {
+				err = d.call(func(p *C.pleach_db) *C.pleach_error {
+					return C.pleach_changes_of(p, C.uint8_t(namespace), key(&of), C.uint64_t(first), C.uint64_t(last),
+						C.bool(commits.Reverse), &found[0], C.size_t(len(found)), &count)
+				})
+			}
+			if err != nil {
+				yield(0, err)
+				return
+			}
+			if count == 0 {
+				return
+			}
+			for _, commit := range found[:count] {
+				if !yield(uint64(commit), nil) {
+					return
+				}
+			}
+			if end := uint64(found[count-1]); commits.Reverse {
+				last = end - 1
+			} else {
+				first = end + 1
+			}
+		}
+	}
 }
 
 // Notes are what the open warns of, such as a budget that is larger than the memory of the process.

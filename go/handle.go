@@ -9,13 +9,25 @@ import "C"
 
 import (
 	"bytes"
+	"encoding/hex"
+	"fmt"
 	"runtime"
 	"sync"
 	"unsafe"
 )
 
-// Hash is a key, a root or a hash.
-type Hash = [32]byte
+// Hash is a key, a root or a hash. It prints as digits.
+type Hash [32]byte
+
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// Format prints digits for %v, %s and %x alike.
+func (h Hash) Format(to fmt.State, verb rune) {
+	if verb == 'v' || verb == 's' {
+		verb = 'x'
+	}
+	fmt.Fprintf(to, fmt.FormatString(to, verb), h[:])
+}
 
 // What a pointer of the library belongs to.
 type handle struct {

@@ -288,6 +288,67 @@ func TestLoads(t *testing.T) {
 	}
 }
 
+func TestTheHistorySaysWhatChangedWhen(t *testing.T) {
+	db := open(t, Options{History: 200})
+	for number := range 150 {
+		commit(t, db, func(b *Batch) { b.Put(0, hash(number%2), fmt.Append(nil, number)) })
+	}
+	back := must(db.Rollback(3))(t)
+	if to, is, err := db.RolledBackTo(back); to != 147 || !is || err != nil {
+		t.Fatal(to, is, err)
+	}
+	if _, is, err := db.RolledBackTo(back - 1); is || err != nil {
+		t.Fatal(is, err)
+	}
+	if at := must(db.CommittedAt(back))(t); time.Since(at).Abs() > time.Hour {
+		t.Fatal(at)
+	}
+	changes := func(key int, of Commits) (found []uint64) {
+		for number, err := range db.ChangesOf(ctx, 0, hash(key), of) {
+			found = append(found, must(number, err)(t))
+		}
+		return found
+	}
+	var even []uint64
+	for number := uint64(2); number <= 150; number += 2 {
+		even = append(even, number)
+	}
+	even = append(even, back)
+	if found := changes(1, Commits{}); !slices.Equal(found, even) {
+		t.Fatal(found)
+	}
+	slices.Reverse(even)
+	if found := changes(1, Commits{Reverse: true}); !slices.Equal(found, even) {
+		t.Fatal(found)
+	}
+	if found := changes(1, Commits{First: 3, Last: 8, Reverse: true}); !slices.Equal(found, []uint64{8, 6, 4}) {
+		t.Fatal(found)
+	}
+	if found := changes(7, Commits{}); found != nil {
+		t.Fatal(found)
+	}
+	for _, err := range db.ChangesOf(ctx, 0, hash(1), Commits{First: back + 1, Last: back + 2}) {
+		t.Fatal("a commit that there is not yet", err)
+	}
+	_, err := db.CommittedAt(back + 1)
+	fails(t, err, NoSuchCommit)
+	text := must(db.Metrics())(t)
+	if !regexp.MustCompile(`\npleach_commit_seconds_bucket\{database="/[^"]+",le="\+Inf"\} 151\n`).MatchString(text) {
+		t.Fatal(text)
+	}
+}
+
+func TestHashesPrintAsDigits(t *testing.T) {
+	of := Hash{0xab, 1}
+	digits := "ab01" + strings.Repeat("00", 30)
+	if all := fmt.Sprintf("%v %s %x %X", of, of, of, Hash{0xab}); all != digits+" "+digits+" "+digits+" AB"+strings.Repeat("00", 31) {
+		t.Fatal(all)
+	}
+	if of.String() != digits || fmt.Sprint([]Hash{of}) != "["+digits+"]" {
+		t.Fatal(of)
+	}
+}
+
 func TestOpensAndErrors(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "state")
 	_, err := Open(folder, Options{})
