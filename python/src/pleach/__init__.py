@@ -9,7 +9,7 @@
 
 Keys, roots and hashes are ``bytes`` of length 32. Ranges have their first and their last key, and both belong to them.
 All objects may be used from any number of threads; calls release the GIL. Errors are ``pleach.Error``; a wrong
-length or a closed object is a ``ValueError``. Messages of the library go to a logger of ``logging`` by ``log_to``.
+length, a closed or a spent object is a ``ValueError``, another type a ``TypeError``. Messages of the library go to a logger of ``logging`` by ``log_to``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import operator
 import os
 import threading
+from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from . import _library as _c
 from ._library import (
     Advice,
+    CannotCreate,
     Error,
     Full,
     InUse,
+    InvalidArgument,
     InvalidOption,
     Locked,
     Missing,
@@ -41,6 +45,7 @@ from ._library import (
     Refused,
     RepeatedKey,
     SnapshotTooOld,
+    Spent,
     StaleParent,
     TooFarBack,
     ValueTooLarge,
@@ -51,11 +56,13 @@ __all__ = [
     "Advice",
     "Batch",
     "Block",
+    "CannotCreate",
     "Cursor",
     "Db",
     "Error",
     "Full",
     "InUse",
+    "InvalidArgument",
     "InvalidOption",
     "Locked",
     "Missing",
@@ -73,6 +80,7 @@ __all__ = [
     "RepeatedKey",
     "Session",
     "SnapshotTooOld",
+    "Spent",
     "StaleParent",
     "TooFarBack",
     "ValueTooLarge",
@@ -92,6 +100,8 @@ _Pairs = Union[Mapping[bytes, bytes], Iterable[Pair]]
 
 #: Pairs, and bytes of values, that a load gives to the library at once.
 _PART = 4096, 1 << 20
+#: The largest number of the library.
+_LAST = (1 << 64) - 1
 
 
 class _Handle:
@@ -118,6 +128,19 @@ class _Handle:
         """Frees it. Calls of other threads that use it come to their end first."""
         self._pointer = None
 
+    def _facts(self) -> str:
+        """What its ``repr`` says of it."""
+        return ""
+
+    def __repr__(self) -> str:
+        try:
+            said = ", closed" if self._pointer is None else self._facts()
+        except Spent:
+            said = ", spent"
+        except Error as error:
+            said = f": {error}"
+        return f"<pleach.{type(self).__name__}{said}>"
+
     def __enter__(self: _Self) -> _Self:
         return self
 
@@ -140,7 +163,9 @@ def open(path: Union[str, bytes, "os.PathLike[str]"], **options: Union[str, int,
             raise ValueError(f"option {name}: {said!r} has a comma or white space")
         pairs.append(f"{name}={said}")
     folder, text = _c.text(os.fsencode(path)), _c.text(" ".join(pairs).encode())
-    return Db(_c.handle(lib.pleach_db_free, lambda db: lib.pleach_open(folder, text, db)))
+    db = Db(_c.handle(lib.pleach_db_free, lambda db: lib.pleach_open(folder, text, db)))
+    db._folder = os.fsdecode(path)
+    return db
 
 
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
@@ -152,6 +177,9 @@ def log_to(logger: Optional[logging.Logger]) -> None:
     """Gives messages of the library to a logger, of all databases of the process: what an open warns of, failures of
     background tasks, damaged pages. With none, as it was before, they go nowhere. The logger's own level counts."""
     global _logger
+
+    if not isinstance(logger, (type(None), logging.Logger, logging.LoggerAdapter)):
+        raise TypeError(f"wanted: a logger of logging, not {type(logger).__name__}")
 
     def log(_context: Any, level: int, text: bytes) -> None:
         assert logger is not None
@@ -171,6 +199,11 @@ def _log_no_more() -> None:
 
 class Db(_Handle):
     """An open database, from ``open``."""
+
+    _folder = ""
+
+    def _facts(self) -> str:
+        return f" {self._folder!r} at commit {self.commit_number()}"
 
     def close(self) -> int:
         """Writes a checkpoint and closes. Gives the number of sessions, blocks, overlays and cursors that live, which
@@ -195,6 +228,48 @@ class Db(_Handle):
         oldest, newest = ctypes.c_uint64(), ctypes.c_uint64()
         lib.pleach_history(self._handle, ctypes.byref(oldest), ctypes.byref(newest))
         return range(oldest.value, newest.value + 1)
+
+    def committed_at(self, commit: int) -> Optional[datetime]:
+        """When a commit was made; none where that is not known: an open reads commits from the log, which has no times.
+        ``SnapshotTooOld`` of the oldest commit of ``history``, of which there is no record, and of older ones."""
+        commit = _long(commit)
+        seconds = _c.number(lambda seconds: lib.pleach_committed_at(self._handle, commit, seconds))
+        return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
+
+    def rolled_back_to(self, commit: int) -> Optional[int]:
+        """The commit that a rollback went back to; none for a commit that is no rollback. Errors as ``committed_at``."""
+        commit = _long(commit)
+        to = _c.number(lambda number: lib.pleach_rolled_back_to(self._handle, commit, number))
+        return None if to == commit else to
+
+    def changes_of(
+        self,
+        key: bytes,
+        first: Optional[int] = None,
+        last: Optional[int] = None,
+        *,
+        namespace: int = 0,
+        reverse: bool = False,
+    ) -> Iterator[int]:
+        """The commits from the first to the last that changed a key, in their order, or from the newest on. Without a
+        first they begin with the history, of whose oldest commit nobody knows what it changed: ``SnapshotTooOld`` where
+        the first is this or an older one."""
+        of = _number(namespace), _c.key(key)
+        ends = _long(first or 0), _long(_LAST if last is None else last)
+        return self._changes_of(of, *ends, reverse)
+
+    def _changes_of(self, of: Any, first: int, last: int, reverse: bool) -> Iterator[int]:
+        places, count = (ctypes.c_uint64 * 64)(), ctypes.c_size_t()
+        found: List[int] = [first]
+        while found and first <= last:
+            ends = first, last, reverse, places, len(places), ctypes.byref(count)
+            lib.pleach_changes_of(self._handle, *of, *ends)
+            found = places[: count.value]
+            yield from found
+            if found and reverse:
+                last = found[-1] - 1
+            elif found:
+                first = found[-1] + 1
 
     def notes(self) -> List[str]:
         """What the open warns of, such as a budget that is larger than the memory of the process; none where all is well."""
@@ -289,6 +364,9 @@ class Namespace:
     def __init__(self, session: Session, number: int) -> None:
         self._session = session
         self.number = number
+
+    def __repr__(self) -> str:
+        return f"<pleach.Namespace {self.number} of {self._session!r}>"
 
     @property
     def _at(self) -> Tuple[_c.Pointer, int]:
@@ -414,6 +492,9 @@ class Session(_Handle, Namespace):
     # It has no `_session`: one that is its own would be freed by the cyclic collector alone.
     number = 0
 
+    def _facts(self) -> str:
+        return f" of commit {self.commit_number()}"
+
     @property
     def _at(self) -> Tuple[_c.Pointer, int]:
         return self._handle, 0
@@ -521,6 +602,9 @@ class Batch(_Handle):
 class Block(_Handle):
     """A new root and the changes that lead to it, in memory. From ``Session.finish``."""
 
+    def _facts(self) -> str:
+        return f" with root {self.root().hex()}"
+
     def root(self, namespace: int = 0) -> bytes:
         """Root of a Merkle namespace in the block's state."""
         return _c.root(lambda root: lib.pleach_block_root(self._handle, _number(namespace), root))
@@ -548,6 +632,9 @@ class Block(_Handle):
 
 class Overlay(_Handle):
     """A block that is kept in memory. ``Db.session(overlay)`` reads it."""
+
+    def _facts(self) -> str:
+        return f" with root {self.root().hex()}"
 
     def root(self, namespace: int = 0) -> bytes:
         """Root of a Merkle namespace in the overlay's state."""
@@ -625,17 +712,23 @@ def _answers(keys: List[bytes], lookups: Any, hashes: Any) -> Dict[bytes, Option
 
 
 def _name(hasher: str) -> bytes:
+    if not isinstance(hasher, str):
+        raise TypeError(f"wanted: the name of a hash function, not {type(hasher).__name__}")
     return _c.text(hasher.encode())
 
 
+# ctypes would cut larger numbers off.
+
+
 def _number(namespace: int) -> int:
-    """ctypes would cut a larger number off."""
+    namespace = operator.index(namespace)
     if not 0 <= namespace < 256:
         raise ValueError(f"namespace {namespace}: they are 0 to 255")
     return namespace
 
 
 def _long(number: int) -> int:
-    if not 0 <= number < 1 << 64:
+    number = operator.index(number)
+    if not 0 <= number <= _LAST:
         raise ValueError(f"{number} is not a number of 64 bits")
     return number

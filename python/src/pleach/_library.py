@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any, Callable, Generator, Iterable, List, Optional, Tuple
 
 
-class Outcome(IntEnum):
+class _Words(IntEnum):
+    """Its text is words, in all versions of Python."""
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+    def __format__(self, how: str) -> str:
+        return format(str(self), how)
+
+
+class Outcome(_Words):
     """What became of an operation that failed."""
 
     DID_NOT_HAPPEN = 0
@@ -17,7 +27,7 @@ class Outcome(IntEnum):
     UNKNOWN = 1
 
 
-class Advice(IntEnum):
+class Advice(_Words):
     """What to do about an error; ``Error.advice_text`` says it in a line."""
 
     OTHER = 0
@@ -68,6 +78,12 @@ class Missing(Error):
     """There is no database in the folder."""
 
     CODE = 201
+
+
+class CannotCreate(Error):
+    """No database can be made in the folder: it has one, or other files."""
+
+    CODE = 203
 
 
 class NotADatabase(Error):
@@ -154,13 +170,27 @@ class Poisoned(Error):
     CODE = 601
 
 
+class InvalidArgument(Error, ValueError):
+    """An argument that cannot be, such as the name of a hash function that there is not."""
+
+    CODE = 902
+
+
 class Refused(Error):
     """A proof or witness that proves nothing."""
 
     CODE = 903
 
 
+class Spent(Error, ValueError):
+    """A session after its finish, or a block after its commit or when it has become an overlay."""
+
+    CODE = 904
+
+
 _CLASSES = {kind.CODE: kind for kind in Error.__subclasses__()}
+for _kind in (Advice, Error, Outcome, *_CLASSES.values()):
+    _kind.__module__ = "pleach"  # Where programs find them, and what tracebacks say.
 
 
 class CError(ctypes.Structure):
@@ -209,7 +239,7 @@ def _type(declared: str) -> Any:
     # Texts, keys and places for keys: bytes, or a buffer.
     if name == "char" or name == "uint8_t" and (stars or array):
         return ctypes.c_char_p
-    of = _TYPES.get(name)
+    of: Any = _TYPES.get(name)
     if of is None:  # A handle.
         return ctypes.c_void_p if stars == "*" else ctypes.POINTER(ctypes.c_void_p)
     return ctypes.POINTER(of) if stars else of
@@ -219,7 +249,7 @@ def _load() -> ctypes.CDLL:
     folder = Path(__file__).parent
     library = ctypes.CDLL(str(folder / "libpleach_c.so"))
     header = re.sub(r"/\*.*?\*/", "", (folder / "pleach.h").read_text("utf-8"), flags=re.DOTALL)
-    declared = re.findall(r"^([\w ]+[ *])(pleach_\w+)\(([^)]*)\);", header, flags=re.MULTILINE)
+    declared = re.findall(r"^(?:PLEACH_CHECK )?([\w ]+[ *])(pleach_\w+)\(([^)]*)\);", header, flags=re.MULTILINE)
     for result, name, parameters in declared:
         function = getattr(library, name)
         split = [" ".join(one.split()) for one in parameters.split(",")]
