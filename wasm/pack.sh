@@ -58,6 +58,9 @@ for (const { hasher, states } of JSON.parse(readFileSync("proofs.json", "utf8"))
     }
   }
 }
+const empty = Uint8Array.of(0, 0x61, 0x73, 0x6d, 1, 0, 0, 0);
+const said = await load(empty).then(() => "loaded", (error) => error.message);
+if (said !== "this module is not pleach.wasm") throw new Error(`another module: ${said}`);
 if (verified < 10) throw new Error(`only ${verified} vectors`);
 console.log(`pleach-verify in Node.js ${process.version}: ${verified} vectors`);
 END

@@ -231,5 +231,6 @@ export class Pleach {
 export async function load(bytes) {
   bytes ??= await (await import("./module.js")).ownModule();
   const { instance } = await WebAssembly.instantiate(bytes);
+  if (!instance.exports.verify_key) throw new Error("this module is not pleach.wasm");
   return new Pleach(instance.exports);
 }
