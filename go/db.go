@@ -120,8 +120,7 @@ func (d *DB) History() (oldest, newest uint64, err error) {
 	return uint64(from), uint64(to), err
 }
 
-// CommittedAt is when a commit was made; the zero time where that is not known: an open reads commits from the log, which
-// has no times. The history has no record of its oldest commit: SnapshotTooOld.
+// CommittedAt is when a commit was made; the zero time where that is not known. The history has no record of its oldest commit: SnapshotTooOld.
 func (d *DB) CommittedAt(commit uint64) (time.Time, error) {
 	seconds, err := d.number(func(p *C.pleach_db, n *C.uint64_t) *C.pleach_error {
 		return C.pleach_committed_at(p, C.uint64_t(commit), n)
@@ -148,7 +147,8 @@ type Commits struct {
 }
 
 // ChangesOf iterates over the commits of a range that changed a key. An error is the last that it gives: SnapshotTooOld
-// where the first commit is the oldest of the history or older, one of a read, or that of the context.
+// where the first commit is before the history, one of a read, or that of the context. Of the oldest commit of the history
+// nobody knows what it changed: a range that begins with it begins behind it.
 func (d *DB) ChangesOf(ctx context.Context, namespace uint8, of Hash, commits Commits) iter.Seq2[uint64, error] {
 	return func(yield func(uint64, error) bool) {
 		first, last := commits.First, commits.Last

@@ -106,8 +106,7 @@ pub extern "C" fn pleach_history(
     })
 }
 
-/// When a commit was made, in seconds since 1970; 0 where that is not known: an open reads commits from the log, which has
-/// no times. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit; 309,
+/// When a commit was made, in seconds since 1970; 0 where that is not known. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit; 309,
 /// it is damaged.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_committed_at(

@@ -508,10 +508,10 @@ class Operating(Case):
         with pleach.open(folder, history=10) as db:
             oldest = db.history()[0]
             with self.assertRaises(pleach.SnapshotTooOld):
-                list(db.changes_of(key(1), oldest))
+                list(db.changes_of(key(1), oldest - 1))
             with self.assertRaises(pleach.SnapshotTooOld):
                 db.committed_at(oldest)
-            found = list(db.changes_of(key(1), oldest + 1))
+            found = list(db.changes_of(key(1), oldest))
             self.assertTrue(found and found == list(db.changes_of(key(1))))
             self.assertRaises(pleach.NoSuchCommit, db.rolled_back_to, 1000)
 

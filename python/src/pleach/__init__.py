@@ -230,7 +230,7 @@ class Db(_Handle):
         return range(oldest.value, newest.value + 1)
 
     def committed_at(self, commit: int) -> Optional[datetime]:
-        """When a commit was made; none where that is not known: an open reads commits from the log, which has no times.
+        """When a commit was made; none where that is not known.
         ``SnapshotTooOld`` of the oldest commit of ``history``, of which there is no record, and of older ones."""
         commit = _long(commit)
         seconds = _c.number(lambda seconds: lib.pleach_committed_at(self._handle, commit, seconds))
@@ -252,8 +252,8 @@ class Db(_Handle):
         reverse: bool = False,
     ) -> Iterator[int]:
         """The commits from the first to the last that changed a key, in their order, or from the newest on. Without a
-        first they begin with the history, of whose oldest commit nobody knows what it changed: ``SnapshotTooOld`` where
-        the first is this or an older one."""
+        first, or with the oldest commit of the history, they begin behind that, of which nobody knows what it changed:
+        ``SnapshotTooOld`` where the first is an older one."""
         of = _number(namespace), _c.key(key)
         ends = _long(first or 0), _long(_LAST if last is None else last)
         return self._changes_of(of, *ends, reverse)
