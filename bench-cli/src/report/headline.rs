@@ -46,7 +46,7 @@ const RECOVER: &str = "--log2 --batch --kills";
 const BLOCKS: (&str, &str) = ("", "blocks, drained");
 const LOADED: (&str, &str) = ("random", "pairs loaded");
 const AFTER_A_KILL: (&str, &str) = ("", "open after a kill");
-const ERC20_WORDS: &str = "blocks of token transfers a second, {size} accounts";
+const ERC20_WORDS: &str = "blocks of token transfers a second, between 2,000 of {size} accounts";
 
 /// Transfers by the size of the state, which are drawn as well.
 pub const BY_STATE: Ask = ask(
