@@ -15,13 +15,13 @@ type ByKey = BTreeMap<Key, Arc<Histogram>>;
 
 /// The histograms of a process, by name and labels. The child of a fork has its own: a thread of its parent, which it has
 /// not, may have held the lock.
-struct Process {
+struct ProcessHistograms {
     id: u32,
     histograms: Mutex<ByKey>,
     child: OnceLock<Box<Self>>,
 }
 
-impl Process {
+impl ProcessHistograms {
     fn new(id: u32) -> Self {
         Self { id, histograms: Mutex::default(), child: OnceLock::new() }
     }
@@ -29,11 +29,11 @@ impl Process {
 
 /// Those of this process.
 fn histograms() -> MutexGuard<'static, ByKey> {
-    static FIRST: OnceLock<Process> = OnceLock::new();
+    static FIRST: OnceLock<ProcessHistograms> = OnceLock::new();
     let id = std::process::id();
-    let mut process = FIRST.get_or_init(|| Process::new(id));
+    let mut process = FIRST.get_or_init(|| ProcessHistograms::new(id));
     while process.id != id {
-        process = process.child.get_or_init(|| Box::new(Process::new(id)));
+        process = process.child.get_or_init(|| Box::new(ProcessHistograms::new(id)));
     }
     process.histograms.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -85,6 +85,11 @@ pub(crate) fn keep() {
     ONCE.call_once(|| drop(metrics::set_global_recorder(Histograms)));
 }
 
+/// A value of a label in the text format of Prometheus.
+pub(crate) fn label_value(text: &str) -> String {
+    text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
 /// Writes the histograms of a folder.
 pub(crate) fn write(text: &mut String, folder: &str) {
     let all = histograms();
@@ -94,9 +99,9 @@ pub(crate) fn write(text: &mut String, folder: &str) {
             if !key.labels().any(|label| label.key() == "database" && label.value() == folder) {
                 continue;
             }
-            let labels = key.labels().map(|label| {
-                format!("{}=\"{}\"", label.key(), crate::watch::label_value(label.value()))
-            });
+            let labels = key
+                .labels()
+                .map(|label| format!("{}=\"{}\"", label.key(), label_value(label.value())));
             let labels = labels.collect::<Vec<_>>().join(",");
             let mut count = 0;
             let bounds = BUCKETS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);

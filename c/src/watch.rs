@@ -124,18 +124,13 @@ pub unsafe extern "C" fn pleach_log(
     })
 }
 
-/// A value of a label in the text format of Prometheus.
-pub(crate) fn label_value(text: &str) -> String {
-    text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
-}
-
 /// All metrics of a database in the text format of Prometheus: docs/metrics.md describes each. The label `database` is the
 /// folder, as it was given. Counters count from the open on, histograms from the first open of the folder in this process.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_metrics(db: Option<&PleachDb>, text: Out<PleachBytes>) -> Failed {
     ask((db, "db"), (text, "text"), |db| {
         let figures = db.metrics();
-        let label = format!("{{database=\"{}\"}} ", label_value(figures.folder()));
+        let label = format!("{{database=\"{}\"}} ", histograms::label_value(figures.folder()));
         let mut text = String::new();
         for metric in Metrics::ALL {
             let kind = if metric.name.ends_with("_total") { "counter" } else { "gauge" };

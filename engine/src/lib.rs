@@ -227,6 +227,7 @@ mod open;
 mod opening;
 mod options;
 mod owner;
+mod phase;
 mod prefetch;
 mod prove;
 mod read;
@@ -260,10 +261,10 @@ pub mod status {
     pub use crate::backup::CopyReport;
     pub use crate::handles::{Holder, OpenHandles};
     pub use crate::opening::{LostHistory, Note, Opening};
+    pub use crate::phase::Phase;
     pub use crate::state::history::pins::Pin;
     pub use crate::state::pace::beats::TaskState;
     pub use crate::state::pages::quarantine::Quarantined;
-    pub use crate::timings::Phase;
 }
 
 /// Types in the variants of [`Error`] that callers may match on. All other fields of variants are causes for display

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::timings::Phase;
+use crate::phase::Phase;
 
 /// Whether a metric is a counter or a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,11 +19,11 @@ use crate::error_forwarding::forward_error;
 use crate::finish::outcome::{FinishedBatch, TrieOutcome};
 use crate::finish::witness::Witness;
 use crate::handles::{CountedHandle, Holder};
+use crate::phase::Phase;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::history::undo::ChangeList;
 use crate::state::view::View;
-use crate::timings::Phase;
 
 /// The result of a session's finish: new roots, and the changes that lead to them from the parent's. Nothing of it is
 /// on disk.

@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::ChunkOutcome;
 use crate::options::Durability;
+use crate::phase::Phase;
 use crate::roots::TrieRoot;
 use crate::state::TrieDb;
 use crate::state::commits::Tip;
@@ -27,7 +28,6 @@ use crate::state::history::window::PriorCommit;
 use crate::state::order::sequencer::SequencerState;
 use crate::state::overlays::LayerCommit;
 use crate::state::pages::space::TentativeRuns;
-use crate::timings::Phase;
 
 /// Attempts to get a ticket before flushes that change a layout are held off.
 const TRIES: u32 = 3;

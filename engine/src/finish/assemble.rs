@@ -21,9 +21,9 @@ use super::scratch::FoldScratch;
 use super::witness::{Witness, WitnessPool, concat_witness};
 use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
+use crate::phase::Phase;
 use crate::state::TrieDb;
 use crate::state::history::past_node::PastNode;
-use crate::timings::Phase;
 
 /// A witness of at least this many bytes is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;

@@ -10,7 +10,8 @@ use pleach_beatree::RegionIndex;
 use super::chunk::Batch;
 use super::outcome::ChunkOutcome;
 use crate::error::{Error, Result};
-use crate::timings::{Phase, PhaseTimer, Timings};
+use crate::phase::Phase;
+use crate::timings::{PhaseTimer, Timings};
 
 /// One finish: its chunks, which workers claim, and their outcomes.
 pub(super) struct FinishJob<'a> {

@@ -14,6 +14,7 @@ use super::outcome::{ChunkOutcome, FinishedTrie};
 use super::worker::chunk_accesses;
 use crate::digest;
 use crate::error::Result;
+use crate::phase::Phase;
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
@@ -22,7 +23,6 @@ use crate::state::TrieDb;
 use crate::state::history::undo::KeyUpdate;
 use crate::state::pages::index::PageRef;
 use crate::state::view::View;
-use crate::timings::Phase;
 
 /// Fewer accesses are done by one worker: waking several would take longer.
 const PARALLEL: usize = 2048;
