@@ -120,7 +120,7 @@ func (d *DB) History() (oldest, newest uint64, err error) {
 	return uint64(from), uint64(to), err
 }
 
-// CommittedAt is when a commit was made; the zero time where that is not known. The history has no record of its oldest commit: SnapshotTooOld.
+// CommittedAt is when a commit was made; the zero time where that is not known. The history has no record of its oldest commit, unless that is commit 0: SnapshotTooOld.
 func (d *DB) CommittedAt(commit uint64) (time.Time, error) {
 	seconds, err := d.number(func(p *C.pleach_db, n *C.uint64_t) *C.pleach_error {
 		return C.pleach_committed_at(p, C.uint64_t(commit), n)

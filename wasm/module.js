@@ -1,4 +1,4 @@
-/** Where `pleach.js` takes the module from: the file beside it. The npm package has the module itself here, as text. */
+/** Where `pleach.js` takes the module from: the file beside it, in a browser; in Node.js give `load` the bytes. The npm package has the module itself here, as text. */
 export async function ownModule() {
   const at = new URL("pleach.wasm", import.meta.url);
   const response = await fetch(at);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the npm package pleach-verify, and tries it in an empty folder: every vector in Node.js, its types, and what bundlers
-# make of it. `pack.sh FOLDER` leaves the package there. What is missing is said and left out.
+# Packs the npm package pleach-verify, and tries it in an empty folder: every vector in Node.js, its types, and in programs
+# that bundlers make. `pack.sh FOLDER` leaves the package there. What is missing is said and left out.
 set -euo pipefail
 out=${1:+$(mkdir -p "$1" && realpath "$1")}
 cd "$(dirname "$0")"
@@ -98,13 +98,18 @@ made() {
   echo "pleach-verify in $1: loaded"
 }
 esbuild=(npx esbuild main.mjs --bundle --log-level=error --outdir=out)
-"${esbuild[@]}" --format=esm --out-extension:.js=.mjs && made "esbuild, for browsers" out main.mjs
-"${esbuild[@]}" --format=esm --out-extension:.js=.mjs --platform=node && made "esbuild, for Node.js" out main.mjs
-"${esbuild[@]}" --format=cjs --out-extension:.js=.cjs --platform=node && made "esbuild, for Node.js, CommonJS" out main.cjs
+"${esbuild[@]}" --format=esm --out-extension:.js=.mjs
+made "esbuild, for browsers" out main.mjs
+"${esbuild[@]}" --format=esm --out-extension:.js=.mjs --platform=node
+made "esbuild, for Node.js" out main.mjs
+"${esbuild[@]}" --format=cjs --out-extension:.js=.cjs --platform=node
+made "esbuild, for Node.js, CommonJS" out main.cjs
 for target in web node; do
-  npx webpack ./main.mjs --mode production --target "$target" --no-output-async-chunks -o out >/dev/null && made "webpack, for $target" out main.js
+  npx webpack ./main.mjs --mode production --target "$target" --no-output-async-chunks -o out >/dev/null
+  made "webpack, for $target" out main.js
 done
-npx vite build --logLevel error --outDir out && made "vite, built" out 'assets/index-*.js'
+npx vite build --logLevel error --outDir out
+made "vite, built" out 'assets/index-*.js'
 # What it gives to a page while that is developed.
 npx vite optimize --logLevel error
 sed 's|"pleach-verify"|"./pleach-verify.js"|' main.mjs >node_modules/.vite/deps/main.mjs

@@ -226,7 +226,7 @@ PLEACH_CHECK pleach_error *pleach_root(pleach_db *db, uint8_t ns, uint8_t root[3
 /* The commits that `pleach_session_at` and `pleach_rollback` reach: the oldest and the newest. */
 PLEACH_CHECK pleach_error *pleach_history(pleach_db *db, uint64_t *oldest, uint64_t *newest);
 
-/* When a commit was made, in seconds since 1970; 0 where that is not known. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit; 309,
+/* When a commit was made, in seconds since 1970; 0 where that is not known. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit (commit 0 has none of its own, and is no error); 309,
  * it is damaged. */
 PLEACH_CHECK pleach_error *pleach_committed_at(pleach_db *db, uint64_t commit, uint64_t *seconds);
 
@@ -237,8 +237,8 @@ PLEACH_CHECK pleach_error *pleach_rolled_back_to(pleach_db *db, uint64_t commit,
 /* The commits from `first` to `last` that changed a key, ascending, or from the newest on with `newest_first`: at most
  * `capacity` of them, at least 1. `count` becomes how many are in `commits`; 0 says that there are no more, otherwise the
  * next call begins behind the last one found. With `first` 0, or the oldest commit of the history, the range begins
- * behind that, of which nobody knows what it changed. Errors: 502, the range begins before the history; 309, the history is
- * damaged; those of a read. */
+ * with the commit after that: what the oldest one changed is not recorded. Errors: 502, the range begins before the
+ * history; 309, the history is damaged; those of a read. */
 PLEACH_CHECK pleach_error *pleach_changes_of(
     pleach_db *db,
     uint8_t ns,

@@ -106,7 +106,7 @@ pub extern "C" fn pleach_history(
     })
 }
 
-/// When a commit was made, in seconds since 1970; 0 where that is not known. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit; 309,
+/// When a commit was made, in seconds since 1970; 0 where that is not known. Errors: 401, there is no such commit yet; 502, the history has no record of it, as of its oldest commit (commit 0 has none of its own, and is no error); 309,
 /// it is damaged.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_committed_at(
@@ -134,9 +134,9 @@ pub extern "C" fn pleach_rolled_back_to(
 
 /// The commits from `first` to `last` that changed a key, ascending, or from the newest on with `newest_first`: at most
 /// `capacity` of them, at least 1. `count` becomes how many are in `commits`; 0 says that there are no more, otherwise the
-/// next call begins behind the last one found. With `first` 0 the range begins with the history, of whose oldest commit
-/// nobody knows what it changed. Errors: 502, the range begins at or before that commit; 309, the
-/// history is damaged; those of a read.
+/// next call begins behind the last one found. With `first` 0, or the oldest commit of the history, the range begins
+/// with the commit after that: what the oldest one changed is not recorded. Errors: 502, the range begins before the
+/// history; 309, the history is damaged; those of a read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pleach_changes_of(
     db: Option<&PleachDb>,

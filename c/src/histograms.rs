@@ -92,13 +92,14 @@ pub(crate) fn label_value(text: &str) -> String {
 
 /// Writes the histograms of a folder.
 pub(crate) fn write(text: &mut String, folder: &str) {
-    let all = histograms();
+    let is_own =
+        |key: &Key| key.labels().any(|label| label.key() == "database" && label.value() == folder);
+    // Taken out, since each phase of a commit takes the lock.
+    let own = |(key, histogram): (&Key, &Arc<Histogram>)| (key.clone(), Arc::clone(histogram));
+    let all: Vec<_> = histograms().iter().filter(|one| is_own(one.0)).map(own).collect();
     for (name, help) in HISTOGRAMS {
         text.extend(["# HELP ", name, " ", help, "\n# TYPE ", name, " histogram\n"]);
         for (key, histogram) in all.iter().filter(|(key, _)| key.name() == name) {
-            if !key.labels().any(|label| label.key() == "database" && label.value() == folder) {
-                continue;
-            }
             let labels = key
                 .labels()
                 .map(|label| format!("{}=\"{}\"", label.key(), label_value(label.value())));

@@ -66,7 +66,6 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
-// What is hidden is the engine's: hashing of pages and their encodings may change in any version.
 /// Makes the `Debug` of errors their text: a program whose `main` returns one prints that.
 #[doc(hidden)]
 #[macro_export]
@@ -80,6 +79,7 @@ macro_rules! debug_is_text {
     )*};
 }
 
+// What is hidden is the engine's: hashing of pages and their encodings may change in any version.
 mod cpu_prefetch;
 #[doc(hidden)]
 pub mod fold;

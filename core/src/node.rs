@@ -121,7 +121,7 @@ macro_rules! bytes32 {
             }
         }
 
-        /// The digits of [`fmt::Display`], in either case, with or without `0x`.
+        /// The digits of [`fmt::Display`], in either case, with or without `0x` and white space around them.
         impl core::str::FromStr for $name {
             type Err = ParseDigitsError;
 
@@ -141,7 +141,7 @@ macro_rules! bytes32 {
 
 /// A text that is no hash: it has this number of characters behind `0x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("64 hexadecimal digits are wanted, with or without 0x; these are {0} characters")]
+#[error("64 hexadecimal digits are wanted, with or without 0x, and not these {0} characters")]
 pub struct ParseDigitsError(usize);
 
 fn parse_digits(text: &str) -> Result<[u8; 32], ParseDigitsError> {

@@ -241,13 +241,13 @@ impl Db {
     /// repair has made again are no rollbacks.
     ///
     /// # Errors
-    /// As [`Self::at`], for the commit before it: the oldest commit of the history has no record of this.
+    /// As [`Self::at`], for the commit before it: the oldest commit of the history has no record of this, unless it is commit 0.
     pub fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
         self.commit_fact(commit, Undo::rolled_back_to)
     }
 
     /// When a commit was made, by the system's clock, in whole seconds; `None` where that is not known: for commit 0, for
-    /// commits in the log of format 7, and where the clock stood before 1970. The clock may be set back, so that a later
+    /// commits in the log of format 7, and where the clock stood before 1970 or after 9999. The clock may be set back, so that a later
     /// commit has an earlier time.
     ///
     /// # Errors

@@ -262,7 +262,7 @@ mod tests {
             "# Metrics\n\nWhat exporters give of `Metrics::ALL`, and histograms of times, in seconds:\n\n\
              * *Rust*, feature `metrics`: `observe::record` gives `Db::metrics()` to whatever recorder of the crate [metrics](https://docs.rs/metrics) is installed, \
              and what was not recorded of an open when its last handle ends;\n  histograms are recorded as things happen. `observe::describe` gives the texts. \
-             **The usual exporter of Prometheus makes summaries of histograms until it is given bounds**, of which dashboard and alerts show nothing:\n  \
+             **Dashboard and alerts need histograms; without bounds the usual exporter of Prometheus makes summaries**:\n  \
              `PrometheusBuilder::new().set_buckets_for_metric(Matcher::Prefix(\"pleach_\".into()), &observe::BUCKETS)`. \
              `cargo run --release -p pleach --features metrics --example prometheus` is a program.\n\
              * *C, Python, Go*: `pleach_metrics`, `Db.metrics`, `DB.Metrics` are all of it as text that Prometheus reads.\n\n\

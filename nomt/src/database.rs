@@ -92,7 +92,8 @@ impl<T: HashAlgorithm> Nomt<T> {
     /// Undoes the newest `n` commits. Commits that were rolled back are not counted again, nor are rollbacks.
     ///
     /// # Errors
-    /// Without [`Options::rollback`]; when so many commits are not kept ([`Options::max_rollback_log_len`]); when the
+    /// Without [`Options::rollback`], and when so many commits are not kept ([`Options::max_rollback_log_len`]), an error
+    /// that is none of the engine's; when the
     /// values that come back take more than 1 GiB (go back in steps); those of the engine. Where its
     /// [`outcome`](pleach::Error::outcome) is `Unknown`, the next open shows whether the rollback took place.
     pub fn rollback(&self, n: usize) -> Result<()> {

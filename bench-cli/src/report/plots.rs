@@ -99,11 +99,17 @@ impl Plot {
             points.sort_by(|one, two| one.is_cold.cmp(&two.is_cold).then(one.x.total_cmp(&two.x)));
             // Of one size, the first document's is drawn: that of the table.
             points.dedup_by_key(|point| (point.x.to_bits(), point.is_cold));
+            // Then those of one machine beside each other.
+            points
+                .sort_by(|one, two| (one.is_cold, &one.machine).cmp(&(two.is_cold, &two.machine)));
             (*engine, points)
         };
         let mut lines: Vec<PlotLine<'_>> = engines.map(points).collect();
         lines.retain(|line| !line.1.is_empty());
-        let last = |line: &PlotLine<'_>| line.1.last().map_or(0.0, |point| point.y);
+        let last = |line: &PlotLine<'_>| {
+            let last = line.1.iter().max_by(|one, two| one.x.total_cmp(&two.x));
+            last.map_or(0.0, |point| point.y)
+        };
         lines.sort_by(|one, two| last(two).total_cmp(&last(one)));
         lines
     }

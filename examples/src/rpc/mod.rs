@@ -170,8 +170,11 @@ impl OldBlocks {
         left.calls = left.calls.checked_sub(1).ok_or(Failure::BatchLimit("calls"))?;
         let method = &call.method[..];
         let mut given = match &call.parameters {
-            Value::Array(given) => given.as_slice(),
-            Value::Null => &[],
+            Some(Value::Array(given)) => given.as_slice(),
+            Some(Value::Null) => &[],
+            None => {
+                return Err(Failure::Parameters("a number is too large, or lists too deep".into()));
+            }
             _ => return Err(Failure::Parameters("parameters are a list".into())),
         };
         // JavaScript writes what is left out as null.
@@ -370,7 +373,8 @@ struct Call<'a> {
     /// As it was sent: numbers of JSON have any number of digits.
     id: Option<&'a str>,
     method: String,
-    parameters: Value,
+    /// `None` where the parser takes less than JSON allows.
+    parameters: Option<Value>,
 }
 
 impl<'a> Call<'a> {
@@ -390,7 +394,7 @@ impl<'a> Call<'a> {
         let Value::String(method) = value("method")? else {
             return Err(Failure::Request("\"method\" is no text"));
         };
-        Ok(Self { id, method, parameters: value("params")? })
+        Ok(Self { id, method, parameters: value("params").ok() })
     }
 }
 

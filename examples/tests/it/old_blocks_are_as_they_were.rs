@@ -547,6 +547,14 @@ fn an_id_comes_back_as_it_was_sent() {
         assert_eq!(client.post(&call), (200, answer.clone()));
         assert_eq!(client.post(&format!("[{call}]")), (200, format!("[{answer}]")));
     }
+    // Also where the parser does not take what stands beside it.
+    for parameters in ["[1e999]".to_owned(), "[".repeat(200) + &"]".repeat(200)] {
+        let call =
+            format!(r#"{{"jsonrpc":"2.0","id":5,"method":"eth_chainId","params":{parameters}}}"#);
+        let (status, answer) = client.post(&call);
+        let start = r#"{"jsonrpc":"2.0","id":5,"error":{"code":-32602,"#;
+        assert!(status == 200 && answer.starts_with(start), "{answer}");
+    }
     node.end();
 }
 

@@ -333,7 +333,7 @@ fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
     match rustix::fs::mkdir(folder, Mode::from_raw_mode(0o755)) {
         // EEXIST: another process was faster, or it is a link to nowhere.
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(refused(&name, Operation::CreateFolder, errno)),
+        Err(errno) => return Err(failed(&name, Operation::CreateFolder)(errno)),
     }
     rustix::fs::fsync(&parent).map_err(failed(&name, Operation::CreateFolder))?;
     open().map_err(|errno| match errno {

@@ -231,7 +231,8 @@ class Db(_Handle):
 
     def committed_at(self, commit: int) -> Optional[datetime]:
         """When a commit was made; none where that is not known.
-        ``SnapshotTooOld`` of the oldest commit of ``history``, of which there is no record, and of older ones."""
+        ``SnapshotTooOld`` of the oldest commit of ``history``, of which there is no record unless it is commit 0, and of
+        older ones."""
         commit = _long(commit)
         seconds = _c.number(lambda seconds: lib.pleach_committed_at(self._handle, commit, seconds))
         return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None

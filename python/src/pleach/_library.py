@@ -16,7 +16,7 @@ class _Words(IntEnum):
         return self.name.lower().replace("_", " ")
 
     def __format__(self, how: str) -> str:
-        return format(str(self), how)
+        return int.__format__(self, how) if how.endswith("d") else format(str(self), how)
 
 
 class Outcome(_Words):

@@ -387,8 +387,8 @@ impl Undo {
     /// When a commit that is not the first was made, in seconds since 1970, where that is known. May read the device.
     pub fn committed_at(&self, commit: u64) -> Result<Option<u64>> {
         // Not all later ones can be shown.
-        let year_10000 = 253_402_300_800;
-        Ok(self.prior_commit(commit)?.time.filter(|time| *time < year_10000))
+        const YEAR_10000: u64 = 253_402_300_800;
+        Ok(self.prior_commit(commit)?.time.filter(|time| *time < YEAR_10000))
     }
 
     /// What a commit of the window follows.
