@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Types of the standard library that documents name.
-const OTHERS: [&str; 1] = ["Ordering"];
+/// Types of other crates that documents name.
+const OTHERS: [&str; 3] = ["Matcher", "Ordering", "PrometheusBuilder"];
 /// Pages about the names of other libraries.
 const FOREIGN: [&str; 4] = ["from-mdbx.md", "from-nomt.md", "from-redb.md", "from-rocksdb.md"];
 
