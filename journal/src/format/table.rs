@@ -153,7 +153,7 @@ impl ImageTable {
         len.filter(|len| (HEAD as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
     }
 
-    /// Parses what [`Self::encode`] makes.
+    /// The table in these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < HEAD || get_u32(bytes, 0) as usize != bytes.len() {
             return Err(bad());
