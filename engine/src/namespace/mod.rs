@@ -308,7 +308,7 @@ impl Namespace {
 
     /// Starts to read the values and pages of these keys, with the trie above them, and returns at once. Call it as
     /// soon as keys are known, with many of them together: a call costs about a microsecond, whatever the number of
-    /// keys. The call cannot fail: what could not be prefetched is read when it is needed. Beyond 2^18 waiting keys in
+    /// keys, and nearly nothing for a few keys where all pages are in memory. The call cannot fail: what could not be prefetched is read when it is needed. Beyond 2^18 waiting keys in
     /// all sessions together, keys are ignored. While the leaf cache has no room for more prefetched pages, keys wait
     /// until a finish has used some, two seconds at most. Pages go on to be read after the session has been finished:
     /// prefetch the next block's keys, too, before you finish this one.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
@@ -19,6 +19,9 @@ use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::TrieDb;
 use crate::state::pages::reader::PageRequest;
+
+/// Where all pages are in memory, fewer keys are not looked up ahead: a read finds one as soon by itself.
+const FEW: usize = 8;
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
@@ -87,6 +90,8 @@ pub(crate) struct PrefetchState {
     asleep: AtomicBool,
     /// True when the prefetch task has ended.
     ended: AtomicBool,
+    /// The batch in which it was last asked whether all pages are in memory, twice, plus 1 if they were.
+    in_memory: AtomicU64,
 }
 
 impl PrefetchState {
@@ -101,18 +106,23 @@ impl PrefetchState {
             event: runtime.event(),
             asleep: AtomicBool::new(true),
             ended: AtomicBool::new(false),
+            in_memory: AtomicU64::new(u64::MAX),
         }
     }
 
     /// Hands over keys of the trie `db` whose values, pages, and nodes above these a session on commit `base` should
     /// find in memory. Returns the request, for the session's readers to help with; `None` when too many keys wait
-    /// already.
+    /// already, or nothing is to be done.
     pub(crate) fn request(
         &self,
         db: &TrieDb,
         base: u64,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
+        let in_memory = self.is_all_in_memory(db);
+        if in_memory && keys.len() < FEW {
+            return None;
+        }
         let taken = self.reserve(keys.len());
         if taken == 0 {
             return None;
@@ -124,12 +134,25 @@ impl PrefetchState {
             keys: keys[..taken].to_vec(),
             next: AtomicUsize::new(0),
         });
-        if db.is_all_in_memory() || self.requests.0.send(Arc::clone(&request)).is_err() {
+        if in_memory || self.requests.0.send(Arc::clone(&request)).is_err() {
             self.release_request(&request);
         } else {
             self.wake();
         }
         Some(request)
+    }
+
+    /// Whether all pages were in memory when the batch under way was first asked for: counting them locks each shard of the
+    /// cache. Pages that were evicted since are read when they are needed.
+    fn is_all_in_memory(&self, db: &TrieDb) -> bool {
+        let batch = db.store.batch();
+        let known = self.in_memory.load(Ordering::Relaxed);
+        if known >> 1 == batch {
+            return known & 1 == 1;
+        }
+        let all = db.is_all_in_memory();
+        self.in_memory.store(batch << 1 | u64::from(all), Ordering::Relaxed);
+        all
     }
 
     /// Reserves room for up to `keys` waiting keys; returns their number.
