@@ -39,8 +39,9 @@ pub(crate) fn prove_range(
     let mut scan = Scan::new(&engine.scanners, &(first..=last));
     let mut failed = None;
     let pairs = std::iter::from_fn(|| match scan.next(db, state.0, Direction::Forwards)? {
-        Ok((key, stored)) => {
-            Some((key, value_hash(db.hasher, &stored).expect("a scan gives what is present")))
+        Ok((key, value)) => {
+            let value = value.fold_value().expect("a scan gives what is present");
+            Some((key, value.hash(db.hasher)))
         }
         Err(error) => {
             failed = Some(error);

@@ -28,7 +28,7 @@ use crate::error::{Contradiction, Error, Result};
 use crate::load::Progress;
 use crate::namespace::Namespace;
 use crate::read::point;
-use crate::read::scan::Scan;
+use crate::read::scan::{Scan, StoredRef};
 use crate::session::Session;
 use crate::state::TrieDb;
 use crate::state::pages::overflow::{assemble_value, read_pieces};
@@ -228,7 +228,7 @@ impl Scrub<'_> {
                 if let (Some(folder), Some(value)) = (&mut folder, stored.fold_value()) {
                     folder.pair(&key, value).map_err(|_| Contradiction::KeyOrder { key })?;
                 }
-                if let Stored::Overflow(raw) = stored {
+                if let StoredRef::Long(Stored::Overflow(raw)) = stored {
                     self.scrub_long_value(reading, &key, &raw)?;
                 }
             }

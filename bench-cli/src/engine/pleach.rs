@@ -311,13 +311,8 @@ impl View for PleachView<'_> {
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let from = if from.is_empty() { [0; 32] } else { padded(from)? };
-        for pair in self.0.iter(from..) {
-            let (key, value) = pair.map_err(wrap)?;
-            if !each(bare(&key), &value) {
-                break;
-            }
-        }
-        Ok(())
+        let each = |key: &Key, value: &[u8]| each(bare(key), value);
+        self.0.iter(from..).for_each_pair(each).map_err(wrap)
     }
 }
 

@@ -6,13 +6,13 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use pleach_beatree::RegionState;
 use pleach_beatree::leaf_fold::{
     AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts,
     is_divided_by_treelet, needed_prefixes, needs_parts,
 };
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::TreeletNodes;
-use pleach_beatree::{RegionState, Stored};
 use pleach_core::fold::{FoldValue, Folder, NO_HASH, Occupancy, SiblingPath, Subtrie, TilingPath};
 use pleach_core::node::kind;
 use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
@@ -24,7 +24,7 @@ use super::scratch::{FoldScratch, UnhashedNodes};
 use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::read::reader_pool::ReaderPool;
-use crate::read::scan::{Direction, Scan};
+use crate::read::scan::{Direction, Scan, StoredRef};
 use crate::state::TrieDb;
 use crate::state::history::undo::KeyUpdate;
 use crate::state::view::View;
@@ -306,8 +306,8 @@ fn read_unchanged(
 pub(super) fn only_pair(db: &TrieDb, view: &View, at: &Prefix) -> Result<(Key, ValueHash)> {
     let mut scan = Scan::new(&ReaderPool::default(), &(*at.first_key()..=at.last_key()));
     let pair = scan.next(db, view, Direction::Forwards).transpose()?;
-    let (key, stored) = pair.unwrap_or((*at.first_key(), Stored::Absent));
-    Ok((key, stored.fold_value().unwrap_or(FoldValue::Bytes(&[])).hash(db.hasher)))
+    let (key, value) = pair.unwrap_or((*at.first_key(), StoredRef::InPage(&[])));
+    Ok((key, value.fold_value().unwrap_or(FoldValue::Bytes(&[])).hash(db.hasher)))
 }
 
 /// Computes the nodes before the batch to which the regions' parts of the multiproof lead.

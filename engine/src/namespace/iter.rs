@@ -12,7 +12,7 @@ use pleach_io::ProcessBound;
 use super::Namespace;
 use crate::error::Result;
 use crate::handles::{CountedHandle, HandleKind};
-use crate::read::scan::{Direction, Scan, long_value};
+use crate::read::scan::{Direction, Scan, StoredRef, long_value};
 
 /// The pairs of a range, in key order from the front and against it from the back, made by
 /// [`Namespace::iter`](crate::Namespace::iter).
@@ -46,16 +46,49 @@ impl Iter {
         self.scan.seek(&range);
     }
 
+    /// Gives the pairs that are left to a function, in key order, until it returns false: as [`Iterator::next`], without
+    /// a copy of a value. The pair for which it returns false counts as given.
+    ///
+    /// # Errors
+    /// As an item of the iterator, which is then at its end.
+    pub fn for_each_pair(&mut self, mut each: impl FnMut(&Key, &[u8]) -> bool) -> Result<()> {
+        loop {
+            while let Some((key, value)) = self.scan.next_clean(Direction::Forwards) {
+                if !each(&key, value) {
+                    return Ok(());
+                }
+            }
+            let (db, view) = (self.namespace.db(), self.namespace.view());
+            let next = self.scan.next(db, view, Direction::Forwards).transpose()?;
+            let goes_on = match next {
+                None => return Ok(()),
+                Some((key, StoredRef::InPage(value))) => each(&key, value),
+                Some((key, StoredRef::Short(value))) => each(&key, value),
+                Some((key, StoredRef::Long(stored))) => each(&key, &self.read_long(&key, stored)?),
+            };
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
+
     /// The next pair, from the page or with its value read.
     fn next_stored(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
         let (db, view) = (self.namespace.db(), self.namespace.view());
         let (key, stored) = match self.scan.next(db, view, direction)? {
-            Ok((key, Stored::Inline(value))) => return Some(Ok((key, value))),
-            Ok(pair) => pair,
+            Ok((key, StoredRef::InPage(value))) => return Some(Ok((key, Value::from(value)))),
+            Ok((key, StoredRef::Short(value))) => return Some(Ok((key, value.clone()))),
+            Ok((key, StoredRef::Long(stored))) => (key, stored),
             Err(error) => return Some(Err(error)),
         };
-        let value = long_value(db, view, &key, stored).inspect_err(|_| self.scan.stop());
-        Some(value.map(|value| (key, value.expect("a scan gives what is present"))))
+        Some(self.read_long(&key, stored).map(|value| (key, value)))
+    }
+
+    /// Reads a long value that the scan has given.
+    fn read_long(&mut self, key: &Key, stored: Stored) -> Result<Value> {
+        let value = long_value(self.namespace.db(), self.namespace.view(), key, stored);
+        let value = value.inspect_err(|_| self.scan.stop())?;
+        Ok(value.expect("a scan gives what is present"))
     }
 }
 
@@ -65,8 +98,8 @@ impl Iterator for Iter {
     #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
         // Nearly all pairs are made here, inlined, in the caller's memory. Otherwise they are made elsewhere and moved.
-        if let Some((page, cell, value)) = self.scan.next_inline(Direction::Forwards) {
-            return Some(Ok((page.key(cell), Value::from(value))));
+        if let Some((key, value)) = self.scan.next_clean(Direction::Forwards) {
+            return Some(Ok((key, Value::from(value))));
         }
         self.next_stored(Direction::Forwards)
     }
@@ -75,8 +108,8 @@ impl Iterator for Iter {
 impl DoubleEndedIterator for Iter {
     #[inline(never)]
     fn next_back(&mut self) -> Option<Self::Item> {
-        if let Some((page, cell, value)) = self.scan.next_inline(Direction::Backwards) {
-            return Some(Ok((page.key(cell), Value::from(value))));
+        if let Some((key, value)) = self.scan.next_clean(Direction::Backwards) {
+            return Some(Ok((key, Value::from(value))));
         }
         self.next_stored(Direction::Backwards)
     }

@@ -4,8 +4,8 @@
 //! 1. under the lock of the region that covers the next key: the child's prefix, where its page is, the
 //!    changes that are buffered below it, and the entries of undo and overlays for the region;
 //! 2. the page: read ahead, cached, or read now;
-//! 3. the changes over its cells: buffered changes, under undo, under overlays. Each of them knows its cell, so that
-//!    pairs are merged one by one as they are given, without a comparison of keys.
+//! 3. the changes over its cells: buffered changes, under undo, under overlays. The cell of the next change is looked up
+//!    when the pairs come there: the cells before it are given without a comparison of keys.
 //!
 //! `docs/architecture.md` ("An iteration") says why all steps together see one commit. Between two steps nothing is
 //! held: pages move, and regions are split, merged and retired, as if no iterator were there.
@@ -13,12 +13,12 @@
 //! Invariant: the front cursor's pairs, the range that is left, and the back cursor's pairs tile the pairs that have
 //! not been given yet, in this order.
 
-use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use pleach_beatree::cache::{CachedPage, LookupStep};
 use pleach_beatree::{PageNo, RegionState, Stored, Value};
+use pleach_core::fold::FoldValue;
 use pleach_core::node::precedes;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::range::{key_after, key_before, key_range};
@@ -77,19 +77,19 @@ struct ScanSide {
     pages: usize,
 }
 
-/// The rest of a page: cells, and in key order the changes that lie over them.
+/// The rest of a page: cells, and the changes that lie over them.
+///
+/// Invariant: the cells before `clean_until` come before all changes that are left, those from `clean_from` on after them.
 #[derive(Default)]
 struct PageCursor {
     page: Option<ScanLeaf>,
     cells: Range<usize>,
-    changes: VecDeque<CellChange>,
-}
-
-/// The change of a key by a buffered change, undo or an overlay.
-struct CellChange {
-    /// The key's cell, or an empty range where it would be.
-    cell: Range<usize>,
-    pair: StoredPair,
+    /// Where the cells of the next changes are looked up, forwards and backwards.
+    clean_until: usize,
+    clean_from: usize,
+    /// In key order; those outside of `left` were given.
+    changes: Vec<StoredPair>,
+    left: Range<usize>,
 }
 
 /// A page, and where it lies.
@@ -167,39 +167,52 @@ impl Scan {
     }
 
     /// The next pair of the current page.
-    pub(crate) fn next_in_page(&mut self) -> Option<StoredPair> {
-        self.front.cursor.next(Direction::Forwards)
+    pub(crate) fn next_in_page(&mut self) -> Option<PairRef<'_>> {
+        let next = self.front.cursor.take(Direction::Forwards)?;
+        self.front.cursor.pair(next)
     }
 
-    /// The next pair, if its page is loaded and has its value: as [`Self::next`], without a copy.
+    /// The next pair, if it is a cell that comes before the next change, and has its value.
     #[inline]
-    pub(crate) fn next_inline(
-        &mut self,
-        direction: Direction,
-    ) -> Option<(LeafView<'_>, usize, &[u8])> {
-        self.sides(direction).0.cursor.next_inline(direction)
+    pub(crate) fn next_clean(&mut self, direction: Direction) -> Option<(Key, &[u8])> {
+        let PageCursor { page, cells, clean_until, clean_from, .. } =
+            &mut self.sides(direction).0.cursor;
+        let page = page.as_ref()?.view();
+        let cell = match direction {
+            Direction::Forwards if cells.start < cells.end.min(*clean_until) => cells.start,
+            Direction::Backwards if cells.start.max(*clean_from) < cells.end => cells.end - 1,
+            _ => return None,
+        };
+        let (key, Cell::Inline(value)) = (page.key(cell), page.cell(cell)) else { return None };
+        match direction {
+            Direction::Forwards => cells.start = cell + 1,
+            Direction::Backwards => cells.end = cell,
+        }
+        Some((key, value))
     }
 
-    /// The next pair: forwards the first that is left, backwards the last.
-    #[inline]
+    /// The next pair, where it lies: forwards the first that is left, backwards the last.
     pub(crate) fn next(
         &mut self,
         db: &TrieDb,
         view: &View,
         direction: Direction,
-    ) -> Option<Result<StoredPair>> {
-        loop {
+    ) -> Option<Result<PairRef<'_>>> {
+        let (is_own, next) = loop {
             let rest = self.rest;
             let (end, other) = self.sides(direction);
-            if let Some(pair) = end.cursor.next(direction) {
-                return Some(Ok(pair));
+            if let Some(next) = end.cursor.take(direction) {
+                break (true, next);
             }
-            let Some(rest) = rest else { return other.cursor.next(direction).map(Ok) };
+            let Some(rest) = rest else { break (false, other.cursor.take(direction)?) };
             if let Err(error) = db.run_read(view.base, || self.step(db, view, direction, rest)) {
                 self.stop();
                 return Some(Err(error));
             }
-        }
+        };
+        let (end, other) = self.sides(direction);
+        let cursor = if is_own { &end.cursor } else { &other.cursor };
+        cursor.pair(next).map(Ok)
     }
 
     /// The end that moves in this direction, and the other one.
@@ -245,10 +258,14 @@ impl Scan {
         if end.pages > 0 {
             end.ahead.advance(db, &rest)?;
         }
+        // The cursor is at its end; its memory is used again.
+        let mut spare = std::mem::take(&mut end.cursor).changes;
+        spare.clear();
         let guard = db.store.grace_guard();
-        let captured = db
-            .index
-            .with_region(&key, |region, state| end.capture(view, region.prefix(), state, &key))?;
+        let captured = db.index.with_region(&key, |region, state| {
+            let spare = std::mem::take(&mut spare);
+            end.capture(view, (region.prefix(), state), &key, spare)
+        })?;
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
         self.rest = match direction {
@@ -292,13 +309,12 @@ impl ScanSide {
     fn capture(
         &mut self,
         view: &View,
-        region: &Prefix,
-        state: &RegionState,
+        (region, state): (&Prefix, &RegionState),
         key: &Key,
+        mut buffered: Vec<StoredPair>,
     ) -> Result<CapturedChild> {
         let child = state.children().find(key);
         let prefix = state.children().prefix(child);
-        let mut buffered = Vec::new();
         state.copy_buffered(&prefix, &mut buffered);
         let differs = view.has_changes(state);
         // No commit was applied here since then, so no undo is missing.
@@ -355,7 +371,9 @@ impl ScanSide {
         (first, last): &(Key, Key),
     ) -> PageCursor {
         let mut changes = captured.buffered;
-        changes.retain(|(key, _)| !precedes(key, first) && !precedes(last, key));
+        if first > captured.prefix.first_key() || *last < captured.prefix.last_key() {
+            changes.retain(|(key, _)| !precedes(key, first) && !precedes(last, key));
+        }
         if let Some(over) = self.region_changes.as_ref().filter(|_| captured.has_changes) {
             let from = over.changes.partition_point(|(key, _)| precedes(key, first));
             let over = over.changes[from..].iter().take_while(|(key, _)| !precedes(last, key));
@@ -370,64 +388,130 @@ impl ScanSide {
         let from = if first <= prefix.first_key() { 0 } else { cell(first).start };
         let whole = view.filter(|_| prefix.last_key() <= *last);
         let cells = from..whole.map_or_else(|| cell(last).end, |page| page.len());
-        let change = |pair: StoredPair| CellChange { cell: cell(&pair.0), pair };
-        PageCursor { changes: changes.into_iter().map(change).collect(), page, cells }
+        let (clean_until, clean_from) = (cells.start, cells.end);
+        PageCursor { page, cells, clean_until, clean_from, left: 0..changes.len(), changes }
     }
 }
 
-impl PageCursor {
-    /// The next cell, if no change is for its key or comes before it.
-    #[inline]
-    fn next_cell(&self, direction: Direction) -> Option<usize> {
-        let Self { cells, changes, .. } = self;
-        let until = match direction {
-            Direction::Forwards => {
-                cells.start..changes.front().map_or(cells.end, |next| next.cell.start)
-            }
-            Direction::Backwards => {
-                changes.back().map_or(cells.start, |next| next.cell.end)..cells.end
-            }
-        };
-        let cell =
-            if direction == Direction::Forwards { until.start } else { until.end.wrapping_sub(1) };
-        (!until.is_empty()).then_some(cell)
-    }
+/// The next pair, in the page or among its changes.
+#[derive(Clone, Copy)]
+enum Next {
+    Cell(usize),
+    Change(usize),
+}
 
-    /// The next pair, if it is a cell with its value: the page, the cell's index, and the value.
-    #[inline]
-    fn next_inline(&mut self, direction: Direction) -> Option<(LeafView<'_>, usize, &[u8])> {
-        let cell = self.next_cell(direction)?;
-        let page = self.page.as_ref()?.view();
-        let Cell::Inline(value) = page.cell(cell) else { return None };
-        skip_cells(&mut self.cells, direction, &(cell..cell + 1));
-        Some((page, cell, value))
-    }
+/// A key, and its value where that lies.
+pub(crate) type PairRef<'a> = (Key, StoredRef<'a>);
 
-    /// The next pair: a cell, or the change that comes before it.
-    fn next(&mut self, direction: Direction) -> Option<StoredPair> {
-        loop {
-            if let Some((cell, page)) = self.next_cell(direction).zip(self.page.as_ref()) {
-                let pair = (page.view().key(cell), Stored::from_cell(page.view().cell(cell)));
-                skip_cells(&mut self.cells, direction, &(cell..cell + 1));
-                return Some(pair);
-            }
-            let CellChange { cell, pair } = match direction {
-                Direction::Forwards => self.changes.pop_front()?,
-                Direction::Backwards => self.changes.pop_back()?,
-            };
-            skip_cells(&mut self.cells, direction, &cell);
-            if pair.1.is_present() {
-                return Some(pair);
-            }
+/// A value that a scan gives.
+pub(crate) enum StoredRef<'a> {
+    InPage(&'a [u8]),
+    Short(&'a Value),
+    Long(Stored),
+}
+
+impl StoredRef<'_> {
+    /// The value as a fold takes it; `None` when it is absent, which no scan gives.
+    pub(crate) fn fold_value(&self) -> Option<FoldValue<'_>> {
+        match self {
+            Self::InPage(value) => Some(FoldValue::Bytes(value)),
+            Self::Short(value) => Some(FoldValue::Bytes(value)),
+            Self::Long(stored) => stored.fold_value(),
         }
     }
 }
 
-/// Leaves the cells beyond these.
-#[inline]
-fn skip_cells(cells: &mut Range<usize>, direction: Direction, beyond: &Range<usize>) {
-    match direction {
-        Direction::Forwards => cells.start = beyond.end,
-        Direction::Backwards => cells.end = beyond.start,
+impl PageCursor {
+    /// The cell of a key among those that are left, or an empty range where it would be.
+    #[inline]
+    fn find(&self, key: &Key, direction: Direction) -> Range<usize> {
+        let Range { start, end } = self.cells;
+        let Some(page) = &self.page else { return start..start };
+        // Where many keys have changes, it is the next cell.
+        let near = match direction {
+            Direction::Forwards => start,
+            Direction::Backwards => end.wrapping_sub(1),
+        };
+        if self.cells.contains(&near) {
+            let own = page.view().key(near);
+            match direction {
+                _ if own == *key => return near..near + 1,
+                Direction::Forwards if precedes(key, &own) => return near..near,
+                Direction::Backwards if precedes(&own, key) => return near + 1..near + 1,
+                _ => {}
+            }
+        }
+        match page.view().find(key) {
+            Ok(cell) if self.cells.contains(&cell) => cell..cell + 1,
+            Ok(cell) | Err(cell) => {
+                let cell = cell.clamp(start, end);
+                cell..cell
+            }
+        }
+    }
+
+    /// Takes the next pair: a cell, or the change that comes before it.
+    #[inline]
+    fn take(&mut self, direction: Direction) -> Option<Next> {
+        loop {
+            let change = match direction {
+                Direction::Forwards => self.changes[self.left.clone()].first(),
+                Direction::Backwards => self.changes[self.left.clone()].last(),
+            };
+            let Some((key, _)) = change else {
+                (self.clean_until, self.clean_from) = (self.cells.end, self.cells.start);
+                return self.take_cell(direction);
+            };
+            let cell = self.find(key, direction);
+            let at = match direction {
+                Direction::Forwards => {
+                    self.clean_until = cell.start;
+                    if self.cells.start < cell.start {
+                        return self.take_cell(direction);
+                    }
+                    self.cells.start = cell.end;
+                    self.left.next()?
+                }
+                Direction::Backwards => {
+                    self.clean_from = cell.end;
+                    if cell.end < self.cells.end {
+                        return self.take_cell(direction);
+                    }
+                    self.cells.end = cell.start;
+                    self.left.next_back()?
+                }
+            };
+            if self.changes[at].1.is_present() {
+                return Some(Next::Change(at));
+            }
+        }
+    }
+
+    /// Takes the next cell.
+    fn take_cell(&mut self, direction: Direction) -> Option<Next> {
+        let cell = match direction {
+            Direction::Forwards => self.cells.next(),
+            Direction::Backwards => self.cells.next_back(),
+        };
+        cell.map(Next::Cell)
+    }
+
+    /// The pair that was taken.
+    #[inline]
+    fn pair(&self, next: Next) -> Option<PairRef<'_>> {
+        Some(match next {
+            Next::Cell(at) => {
+                let page = self.page.as_ref()?.view();
+                let value = match page.cell(at) {
+                    Cell::Inline(value) => StoredRef::InPage(value),
+                    long @ Cell::Overflow(_) => StoredRef::Long(Stored::from_cell(long)),
+                };
+                (page.key(at), value)
+            }
+            Next::Change(at) => match &self.changes[at] {
+                (key, Stored::Inline(value)) => (*key, StoredRef::Short(value)),
+                (key, long) => (*key, StoredRef::Long(long.clone())),
+            },
+        })
     }
 }

@@ -353,6 +353,17 @@ fn merges_what_pends_from_both_ends() {
         let mut pairs = session.iter(first..=last);
         let backwards = [0, 1, 4, 8][rng.index(4)];
         loop {
+            if rng.below(8) == 0 {
+                let (asked, mut seen) = (1 + rng.index(40), Pairs::new());
+                let some = pairs.for_each_pair(|key, value| {
+                    seen.push((*key, Value::from(value)));
+                    seen.len() < asked
+                });
+                some.expect("read");
+                assert!(seen.len() == asked || seen.len() == left.len(), "round {round}");
+                let expected = left.drain(..seen.len());
+                assert!(seen.iter().map(|pair| (&pair.0, &pair.1)).eq(expected), "round {round}");
+            }
             let (found, expected) = if rng.below(8) < backwards {
                 (pairs.next_back(), left.pop_back())
             } else {
