@@ -1349,7 +1349,10 @@ fn roots_and_keys_may_begin_with_0x() {
     }
     told(&["explain", at, &format!("0x{}", "0".repeat(64))]);
     let line = refusal(2, &["check", at, "--root", "0x12"]);
-    assert!(line.contains("64 hexadecimal digits") && line.contains("these are 2"), "{line}");
+    assert!(
+        line.contains("64 hexadecimal digits") && line.contains("not these 2 characters"),
+        "{line}"
+    );
 }
 
 #[test]
