@@ -151,17 +151,21 @@ fn a_history_that_falls_short_says_so_once() {
     });
 }
 
-/// A state's values are in the undo of recent commits after it, not in that of its own commit.
+/// A history of so many commits on a device with room for its runs.
+fn on_device(commits: u64) -> Undo {
+    let options = SimOptions { record: false, ..SimOptions::default() };
+    let device: Disk = SimDisk::new(1, options).into();
+    let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
+    device.allocate(&file, 0, 1 << 30).expect("room");
+    let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
+    runs.write_to(file);
+    Undo::new(HistoryLimits::of_disk(commits, 1 << 20), 0, Some(Arc::new(runs)), Vec::new())
+}
+
 /// A load may begin while the checkpoint task writes a run, and ends the history before its commit.
 #[test]
 fn a_run_that_was_begun_before_a_load_is_not_listed_after_it() {
-    let device: Disk =
-        SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() }).into();
-    let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
-    device.allocate(&file, 0, 1 << 20).expect("room");
-    let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
-    runs.write_to(file);
-    let undo = Undo::new(HistoryLimits::of_disk(256, 1 << 20), 0, Some(Arc::new(runs)), Vec::new());
+    let undo = on_device(256);
     (1..10).for_each(|number| commit(&undo, number));
     let allocate = &mut |pages| {
         undo.set_barrier(10);
@@ -175,13 +179,7 @@ fn a_run_that_was_begun_before_a_load_is_not_listed_after_it() {
 /// in the gap behind it counted as kept: their reader, who had been told that they were too old, was given later values.
 #[test]
 fn a_state_that_is_too_old_stays_so_while_runs_are_written() {
-    let device: Disk =
-        SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() }).into();
-    let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
-    device.allocate(&file, 0, 1 << 30).expect("room");
-    let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
-    runs.write_to(file);
-    let undo = Undo::new(HistoryLimits::of_disk(3, 1 << 20), 0, Some(Arc::new(runs)), Vec::new());
+    let undo = on_device(3);
     let is_done = AtomicBool::new(false);
     let more = |commits| {
         for _ in 0..commits {
@@ -216,6 +214,7 @@ fn a_state_that_is_too_old_stays_so_while_runs_are_written() {
     });
 }
 
+/// A state's values are in the undo of recent commits after it, not in that of its own commit.
 #[test]
 fn a_state_is_what_the_commits_behind_it_have_replaced() {
     let undo = Undo::new(HistoryLimits::of_disk(256, u64::MAX), 0, None, Vec::new());
