@@ -86,16 +86,21 @@ impl<T: HashAlgorithm> Nomt<T> {
         let options = root
             .into_iter()
             .fold(LoadOptions::new(), |options, root| options.root(root.into_inner().into()));
-        self.db.try_bulk_load(pairs, &options).map(drop)
+        let loaded: Result<_> = self.db.try_bulk_load(pairs, &options);
+        let with_source = |error: anyhow::Error| match error.downcast() {
+            Ok(engines) => with_source(engines),
+            Err(other) => other,
+        };
+        loaded.map(drop).map_err(with_source)
     }
 
     /// Undoes the newest `n` commits. Commits that were rolled back are not counted again, nor are rollbacks.
     ///
     /// # Errors
     /// Without [`Options::rollback`], and when so many commits are not kept ([`Options::max_rollback_log_len`]), an error
-    /// that is none of the engine's; when the
-    /// values that come back take more than 1 GiB (go back in steps); those of the engine. Where its
-    /// [`outcome`](pleach::Error::outcome) is `Unknown`, the next open shows whether the rollback took place.
+    /// that is none of the engine's; when the values that come back take more than 1 GiB (go back in steps); those of the
+    /// engine. Where its [`outcome`](pleach::Error::outcome) is `Unknown`, the next open shows whether the rollback took
+    /// place.
     pub fn rollback(&self, n: usize) -> Result<()> {
         ensure!(n == 0 || self.rollback, "rollback is not enabled: set `Options::rollback`");
         let _alone = self.turns.write();
