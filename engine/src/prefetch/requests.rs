@@ -90,7 +90,7 @@ pub(crate) struct PrefetchState {
     asleep: AtomicBool,
     /// True when the prefetch task has ended.
     ended: AtomicBool,
-    /// The batch in which it was last asked whether all pages are in memory, twice, plus 1 if they were.
+    /// The last batch in which all pages were found in memory.
     in_memory: AtomicU64,
 }
 
@@ -142,17 +142,16 @@ impl PrefetchState {
         Some(request)
     }
 
-    /// Whether all pages were in memory when the batch under way was first asked for: counting them locks each shard of the
-    /// cache. Pages that were evicted since are read when they are needed.
+    /// Whether all pages are in memory, or were in this batch: counting them locks each shard of the cache. Pages that were
+    /// evicted since are read when they are needed.
     fn is_all_in_memory(&self, db: &TrieDb) -> bool {
         let batch = db.store.batch();
-        let known = self.in_memory.load(Ordering::Relaxed);
-        if known >> 1 == batch {
-            return known & 1 == 1;
+        let is_known = self.in_memory.load(Ordering::Relaxed) == batch;
+        if !is_known && db.is_all_in_memory() {
+            self.in_memory.store(batch, Ordering::Relaxed);
+            return true;
         }
-        let all = db.is_all_in_memory();
-        self.in_memory.store(batch << 1 | u64::from(all), Ordering::Relaxed);
-        all
+        is_known
     }
 
     /// Reserves room for up to `keys` waiting keys; returns their number.
