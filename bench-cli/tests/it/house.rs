@@ -14,10 +14,10 @@ const CRATES: [&str; 14] = [
     "engine",
     "ops",
     "archive",
-    "c",
-    "nomt",
+    "bindings/c",
+    "bindings/nomt",
     "cli",
-    "wasm",
+    "bindings/wasm",
     "bench-cli",
     "fuzz",
 ];

@@ -149,5 +149,5 @@ impl From<[u8; 32]> for Root {
 /// The examples of the package's README and of the page for programs that use `nomt` compile.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../../docs/from-nomt.md")]
+#[doc = include_str!("../../../docs/from-nomt.md")]
 struct Examples;

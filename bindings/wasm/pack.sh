@@ -8,7 +8,7 @@ skipped() { echo "the npm package: SKIPPED, $1" && exit; }
 for tool in node npm; do
   command -v "$tool" >/dev/null || skipped "\`$tool\` is not installed here"
 done
-[[ -e pleach.wasm ]] || ../.ci/targets module
+[[ -e pleach.wasm ]] || ../../.ci/targets module
 [[ -e pleach.wasm ]] || skipped "the module is not built"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -17,9 +17,9 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 #: Of an sdist, the sources that came with it.
-SOURCES = HERE / "rust" if (HERE / "rust").is_dir() else HERE.parent
+SOURCES = HERE / "rust" if (HERE / "rust").is_dir() else HERE.parent.parent
 #: The packages that the library is made of.
-PACKAGES = ["core", "io", "beatree", "history", "journal", "engine", "ops", "c"]
+PACKAGES = ["core", "io", "beatree", "history", "journal", "engine", "ops", "bindings/c"]
 
 
 def library() -> Path:
@@ -39,7 +39,7 @@ class Build(build_py):
     def run(self) -> None:
         super().run()
         for to, beside in self.get_binaries().items():
-            made = library() if to.endswith(".so") else SOURCES / "c" / "include" / "pleach.h"
+            made = library() if to.endswith(".so") else SOURCES / "bindings" / "c" / "include" / "pleach.h"
             # An editable installation takes the package from its sources.
             shutil.copy(made, beside if self.editable_mode else to)
 
