@@ -183,9 +183,8 @@
 //!
 //! # Tests and development
 //!
-//! A new database reserves 64 MiB of disk for its log. [`Options::small`] makes one of less than 2 MiB, in a
-//! fraction of the time, for the tests of an application: `Options::new(folder).create(true).small()`. It works
-//! like any other and may grow as large.
+//! A new database reserves 8 MiB of disk for its log. [`Options::small`] makes one of less than 2 MiB, for the tests of
+//! an application: `Options::new(folder).create(true).small()`. It works like any other and may grow as large.
 //!
 //! # Hash functions
 //!

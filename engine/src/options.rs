@@ -34,7 +34,7 @@ pub struct Geometry {
 
 impl Default for Geometry {
     fn default() -> Self {
-        Self { segment_pages: 256, log_segment: 32 << 20, size_factor: 150 }
+        Self { segment_pages: 256, log_segment: LOG_SEGMENT, size_factor: 150 }
     }
 }
 
@@ -51,9 +51,9 @@ impl Geometry {
         Self { log_segment: 16 << 10, ..Self::small() }
     }
 
-    /// The log limit of a database that is created without one.
+    /// The log limit of a database that is created without one: fewer bytes where segments are of a size for tests.
     pub(crate) fn default_log_limit(&self) -> u64 {
-        LOG_SEGMENTS * self.log_segment
+        if self.log_segment < LOG_SEGMENT { 8 * self.log_segment } else { LOG_LIMIT }
     }
 
     fn check(&self) -> Result<(), InvalidOption> {
@@ -71,10 +71,13 @@ impl Geometry {
     }
 }
 
-/// Segments of the log at which a checkpoint is made, where no limit is given.
-const LOG_SEGMENTS: u64 = 8;
-/// A log limit is at most this many segments: each is an open file.
-pub(crate) const MAX_LOG_SEGMENTS: u64 = 256;
+/// Bytes of a log segment, where no geometry is given. An open after a kill reads the newest segments to their end, and
+/// copies the last one; a new database makes one, and room for a copy.
+const LOG_SEGMENT: u64 = 4 << 20;
+/// Bytes of log at which a checkpoint is made, where no limit is given.
+const LOG_LIMIT: u64 = 256 << 20;
+/// A log limit is at most this many segments: each is a file.
+pub(crate) const MAX_LOG_SEGMENTS: u64 = 2048;
 /// MiB of log that are kept where there is a history.
 pub(crate) const KEPT_LOG_MIB: u64 = 1024;
 
@@ -301,7 +304,7 @@ impl Options {
     }
 
     /// MiB of log that are kept beyond what a replay needs, for read-only processes (default: 1,024 with a history,
-    /// else none; at most 128 segments of the log: 4 GiB, or 16 MiB in a [small](Self::small) database). A device that
+    /// else none; at most 1,024 segments of the log: 4 GiB, or 128 MiB in a [small](Self::small) database). A device that
     /// is short of room keeps none.
     #[must_use]
     pub fn kept_log_mib(mut self, mib: u64) -> Self {

@@ -249,7 +249,9 @@ fn a_folder_that_is_removed_under_a_database_is_said_to_be() {
     let options = Options::new(&path).create(true).cache_mib(64).geometry(Geometry::least());
     let db = Db::open(options).expect("created");
     commit(&db, 1).expect("committed");
-    std::fs::remove_dir_all(&path).expect("removed");
+    // The background may make a file meanwhile.
+    let removed = (0..100).any(|_| std::fs::remove_dir_all(&path).is_ok());
+    assert!(removed, "the folder is removed");
     let failed = (2..=200).find_map(|id| commit(&db, id).err()).expect("the log has no place");
     let error = failed.error();
     let device = error.device().expect("the device's");

@@ -440,6 +440,7 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
     const HALF: &str = "is half of one";
     const SHORTENED: &str = "the history begins at";
     const NO_GENERATION: &str = "no complete generation";
+    const DAMAGE: &str = "the log is broken below what was durable";
     match mutant {
         Mutant::None => (COMMITS, ""),
         Mutant::AckBeforeSync
@@ -451,6 +452,7 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::NoIncarnation | Mutant::IncarnationNotSynced => (COMMITS, REVIVED),
         Mutant::IncarnationInPlace => (COMMITS, "no incarnation"),
         Mutant::SuperblockConfirmedInPlace => (COMMITS, NO_GENERATION),
+        Mutant::EndNamedUnconfirmed => (COMMITS, DAMAGE),
         Mutant::BufferedBeforeUndo
         | Mutant::NumberBeforeBuffered
         | Mutant::RemoveBeforeIndex

@@ -81,7 +81,7 @@ impl Options {
     /// Has no meaning here: [`Session::warm_up`](crate::Session::warm_up) always brings pages in.
     pub fn warm_up(&mut self, _warm_up: bool) {}
 
-    /// Has no meaning here: a new database reserves 64 MiB for its log.
+    /// Has no meaning here: a new database reserves 8 MiB for its log.
     pub fn preallocate_ht(&mut self, _preallocate_ht: bool) {}
 
     /// A part of the memory budget in MiB (default: 256). The budget is the sum of this and of

@@ -214,7 +214,7 @@ impl Checkpointer {
         if self.db.pace.is_closing() { Step::Done } else { Step::IdleFor(wait) }
     }
 
-    /// Keeps the log prepared for another half segment. A failure loses nothing: the commit that needs the segment
+    /// Keeps the log prepared for the next commits. A failure loses nothing: the commit that needs the segment
     /// tries again, and reports it.
     fn prepare_log(&mut self) {
         let sequencer = &self.db.commits.sequencer;
@@ -224,7 +224,8 @@ impl Checkpointer {
             return;
         }
         let prepare = || {
-            self.db.space.check_room(sequencer.segments.size())?;
+            let missing = through.saturating_since(prepared);
+            self.db.space.check_room(missing.next_multiple_of(sequencer.segments.size()))?;
             self.db.prepare_log(through)
         };
         if let Err(error) =

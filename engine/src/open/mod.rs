@@ -27,6 +27,7 @@ use pleach_io::{Disk, Event, Executor, LockMode, OpenMode, Step, TaskHandle};
 use pleach_journal::format::creation::{self, DirectoryState, UNFINISHED};
 use pleach_journal::format::incarnation;
 use pleach_journal::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE};
+use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock};
 use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::format::trie_kind::TrieKind;
@@ -124,8 +125,8 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
         let unfinished = options.tuning.fills.then_some(UNFINISHED);
         let names = [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES);
         for name in names.chain(unfinished) {
-            let file = device.open(name, OpenMode::CreateNew)?;
-            device.sync(&file)?;
+            // Empty files: the sync of the folder makes them durable.
+            device.open(name, OpenMode::CreateNew)?;
         }
         incarnation::create(device, database, incarnation::FIRST)?;
         segment::create(device, database, options.geometry.log_segment)?;
@@ -157,6 +158,8 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
             next_flush: 1,
             history: options.history.unwrap_or(0),
             prepared_through: options.geometry.log_segment.into(),
+            // So the first open does not look for records.
+            clean_end: Some(LogPos::START),
             ..Superblock::default()
         };
         // The superblock proves that all other files are there: its name must not be durable before theirs.
@@ -166,7 +169,7 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
     })
 }
 
-/// Recovery from `confirm-superblocks` to `open`: makes the examined state durable, and takes the files over for
+/// Recovery from `confirm-log` to `open`: makes the examined state durable, and takes the files over for
 /// writing.
 fn take_over_files(
     device: Disk,
@@ -194,26 +197,26 @@ fn take_over_files(
     let log_limit = options.log_limit_of(newest.log_limit, newest.log_segment)?;
     // Steps that can fail for other reasons than the medium come first.
     create_missing_files(&device)?;
-    superblocks.confirm(recovered.scan.proven, recovered.scan.prepared_through)?;
-    let newest = *superblocks.newest();
-    let incarnation = incarnation::raise(&device, newest.database)?;
     // The database keeps the geometry that it was created with.
-    let geometry = newest.page_space();
+    let size = newest.log_segment;
     options.geometry = crate::options::Geometry {
-        segment_pages: geometry.segment_pages,
-        log_segment: newest.geometry.log_segment,
-        size_factor: newest.geometry.size_factor_percent,
+        segment_pages: superblocks.newest().page_space().segment_pages,
+        log_segment: size,
+        size_factor: newest.size_factor_percent,
     };
+    let (database, scan) = (superblocks.newest().database, &recovered.scan);
     // Segments that other processes read are no dead blocks, either.
-    let replay = newest.log_from;
-    let start =
-        WriterStart::after_scan(&recovered.scan, newest.database, incarnation, *log_from, replay);
-    let (size, cached) = (newest.geometry.log_segment, options.durability != Durability::Commit);
-    // Waiting spares take room on a small device.
-    let spares = if device.free_space()?.1 / size < 512 { 1 } else { 4 };
-    let segments = SegmentOptions { size, spares, cached };
-    let writer = LogWriter::open(device.clone(), segments, &start)?;
-    examine::renew_spares(&device, &newest);
+    let kept_from = superblocks.newest().log_from;
+    let mut start = WriterStart::after_scan(scan, database, *log_from, kept_from);
+    start.confirm(&device, size)?;
+    superblocks.confirm(start.proven, start.prepared_through)?;
+    let incarnation = incarnation::raise(&device, database)?;
+    // Waiting spares take room: half of the log's, and less on a small device.
+    let spares = log_limit.min(device.free_space()?.1 / 64) / size / 2;
+    let cached = options.durability != Durability::Commit;
+    let segments = SegmentOptions { size, spares: spares.clamp(1, 32) as usize, cached };
+    let writer = LogWriter::open(device.clone(), segments, &start, incarnation)?;
+    examine::renew_spares(&device, superblocks.newest());
     let open_as = OpenRole::Writer { lock, log_limit, incarnation };
     assemble(device, runtime, options, examined, writer, open_as)
 }

@@ -85,12 +85,12 @@ fn a_small_database_grows_far_beyond_its_size_and_keeps_its_geometry() {
 #[test]
 fn a_log_limit_of_too_many_segments_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let refused = Db::open(options(folder.path()).small().log_limit_mib(256));
+    let refused = Db::open(options(folder.path()).small().log_limit_mib(512));
     let Err(Error::Options(error)) = refused else { panic!("{refused:?}") };
     assert!(error.to_string().contains("log_limit_mib"), "{error}");
     Db::open(options(folder.path()).small()).expect("created").close().expect("closed");
     // The option of an open does not know the geometry: the database does, and nothing is changed.
-    let refused = Db::open(options(folder.path()).log_limit_mib(256));
+    let refused = Db::open(options(folder.path()).log_limit_mib(512));
     assert!(matches!(refused, Err(Error::Options(_))), "{refused:?}");
     let db = Db::open(options(folder.path()).log_limit_mib(32)).expect("opened");
     assert!(db.opened().closed, "the open that was refused has left it closed");

@@ -8,7 +8,7 @@ use pleach_io::sim::{
     SimOptions,
 };
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
-use pleach_journal::format::names::{SEGMENT_TEMPORARY, parse_segment_name, segment_name};
+use pleach_journal::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
 use pleach_ops::{CheckOptions, Verdict, check_on, stat_on};
 
 use crate::common::Rng;
@@ -51,6 +51,30 @@ fn make_next_segment(disk: &SimDisk) {
     disk.write_at(&file, &PageBuf::zeroed(4), 4, 0).expect("written");
     disk.sync(&file).expect("synced");
     disk.rename(SEGMENT_TEMPORARY, &segment_name(last + 1)).expect("renamed");
+}
+
+/// Each open copied the end of the log again, also where no commit had followed: the superblocks that it confirmed knew
+/// only of what had been proven before.
+#[test]
+fn a_confirmed_log_is_not_copied_again() {
+    let setup = small(2, 60);
+    let disk = SimDisk::new(2, SimOptions::default());
+    let (db, runtime) = setup.open(&disk, 1).expect("created");
+    let mut history = crate::crash::History::default();
+    commit_one(&setup, &disk, &db, &runtime, &mut Rng::new(2), &mut history).expect("commits");
+    drop((db, runtime));
+    let spare_is_bad = |disk: &SimDisk| {
+        let fault = Fault::Errno(5);
+        disk.inject(FaultRule::nth(Operation::Write, SEGMENT_SPARE, 1, FaultRepeats::Forever, fault));
+    };
+    spare_is_bad(&disk);
+    assert!(setup.open(&disk, 2).is_err(), "the first open copies");
+    disk.heal();
+    drop(setup.open(&disk, 3).expect("opens"));
+    let struck = disk.ledger().len();
+    spare_is_bad(&disk);
+    let (db, _) = setup.open(&disk, 4).expect("opens without a copy");
+    assert_eq!((db.commit_number(), disk.ledger().len()), (1, struck));
 }
 
 /// The same, and the sync of the folder failed: commits were acknowledged into a file whose name a power

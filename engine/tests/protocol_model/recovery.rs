@@ -412,8 +412,20 @@ pub(crate) fn secure(next: &mut Next<'_>, recovery: &Recovery) {
     let mutant = next.scenario.mutant;
     let mut state = next.from.clone();
     let step = match recovery.step {
+        RecoveryStep::Scanned if mutant == Mutant::EndNamedUnconfirmed => {
+            confirm_superblocks(&mut state.media, mutant, &recovery.engine);
+            RecoveryStep::LogConfirmed
+        }
         RecoveryStep::Scanned => {
-            confirm_superblocks(&mut state.media, mutant, recovery.engine.slot)
+            confirm_log(&mut state.media, mutant, recovery.proven);
+            RecoveryStep::LogConfirmed
+        }
+        RecoveryStep::LogConfirmed if mutant == Mutant::EndNamedUnconfirmed => {
+            confirm_log(&mut state.media, mutant, recovery.proven);
+            RecoveryStep::SuperblockConfirmed
+        }
+        RecoveryStep::LogConfirmed => {
+            confirm_superblocks(&mut state.media, mutant, &recovery.engine)
         }
         RecoveryStep::SuperblockWritten => {
             state.media.superblock.iter_mut().for_each(Unit::sync);
@@ -428,24 +440,27 @@ pub(crate) fn secure(next: &mut Next<'_>, recovery: &Recovery) {
             }
             RecoveryStep::IncarnationRaised
         }
-        RecoveryStep::IncarnationRaised => {
-            for unit in state.media.log.iter_mut().skip(usize::from(recovery.proven)) {
-                match mutant {
-                    Mutant::RecoveryTrustsReads => {}
-                    Mutant::RecoverySyncsOnly => unit.sync(),
-                    _ => unit.replace_by_copy(),
-                }
-            }
-            RecoveryStep::TailSecured
-        }
-        RecoveryStep::TailSecured => return open(next, &recovery.engine),
+        RecoveryStep::IncarnationRaised => return open(next, &recovery.engine),
     };
     state.process = Process::Recovering(Box::new(Recovery { step, ..recovery.clone() }));
     next.out.push((Action::Secure, Ok(state)));
 }
 
-/// A synced copy of both slots, renamed over them: the newest may be the only one that is of use.
-fn confirm_superblocks(media: &mut Media, mutant: Mutant, slot: usize) -> RecoveryStep {
+/// Synced copies of the records that a power failure may still take.
+fn confirm_log(media: &mut Media, mutant: Mutant, proven: u8) {
+    for unit in media.log.iter_mut().skip(usize::from(proven)) {
+        match mutant {
+            Mutant::RecoveryTrustsReads => {}
+            Mutant::RecoverySyncsOnly => unit.sync(),
+            _ => unit.replace_by_copy(),
+        }
+    }
+}
+
+/// A synced copy of both slots, renamed over them: the newest may be the only one that is of use. It names the log's
+/// end as durable.
+fn confirm_superblocks(media: &mut Media, mutant: Mutant, engine: &Engine) -> RecoveryStep {
+    let slot = engine.slot;
     match mutant {
         Mutant::RecoveryTrustsReads => {}
         Mutant::RecoverySyncsOnly | Mutant::SuperblockNotConfirmed => {
@@ -457,7 +472,13 @@ fn confirm_superblocks(media: &mut Media, mutant: Mutant, slot: usize) -> Recove
             }
             return RecoveryStep::SuperblockWritten;
         }
-        _ => media.superblock.iter_mut().for_each(Unit::replace_by_copy),
+        _ => {
+            if let Some(mut superblock) = media.superblock[slot].visible().cloned() {
+                Rc::make_mut(&mut superblock).durable_through = engine.tail;
+                media.superblock[slot].write(superblock);
+            }
+            media.superblock.iter_mut().for_each(Unit::replace_by_copy);
+        }
     }
     RecoveryStep::SuperblockConfirmed
 }

@@ -334,13 +334,13 @@ pub(crate) struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RecoveryStep {
     Scanned,
+    LogConfirmed,
     /// Only in the mutants that write in place.
     SuperblockWritten,
     SuperblockConfirmed,
     /// Only in the mutants that write in place.
     IncarnationWritten,
     IncarnationRaised,
-    TailSecured,
 }
 
 /// What a recovery has found, and how far it has got with securing it.

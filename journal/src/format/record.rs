@@ -303,7 +303,7 @@ impl RecordBuf {
 }
 
 /// The fields that a record takes from the log it is appended to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordChain {
     pub(crate) database: u64,
     pub(crate) incarnation: u32,

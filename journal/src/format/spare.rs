@@ -1,7 +1,7 @@
 //! Replacing a file as a whole, without asking the device for room.
 //!
-//! An open makes durable what it has read by synced copies that replace the originals (recovery `confirm-superblocks`,
-//! `raise-incarnation`, `confirm-log` of `docs/commit-and-recovery.md`). The room for the copies is reserved when the
+//! An open makes durable what it has read by synced copies that replace the originals (recovery `confirm-log`,
+//! `confirm-superblocks`, `raise-incarnation` of `docs/commit-and-recovery.md`). The room for the copies is reserved when the
 //! database is created: each file that is replaced has a *spare* of its length.
 //!
 //! 1. write the copy into the spare, all of it; sync it;

@@ -312,8 +312,8 @@ mod tests {
     fn shared() -> (Disk, Vec<(LogPos, LogPoint)>) {
         let device: Disk = SimDisk::new(1, SimOptions::default()).into();
         let options = SegmentOptions { size: SIZE, spares: 0, cached: true };
-        let start = WriterStart::new_log(7, 1);
-        let mut writer = LogWriter::open(device.clone(), options, &start).expect("opened");
+        let start = WriterStart::new_log(7);
+        let mut writer = LogWriter::open(device.clone(), options, &start, 1).expect("opened");
         let (mut tail, mut records) = (writer.tail(), Vec::new());
         for number in 1..=3 {
             let mut record = RecordBuf::new(7, LogRecordKind::Close, number, vec![vec![1; 100]]);

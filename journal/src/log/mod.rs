@@ -11,7 +11,8 @@
 //! `docs/format-log.md` has the pictures and the decision table of recovery.
 //!
 //! Callers: the sequencer reserves positions from [`LogTail`]; one thread at a time owns the [`LogWriter`]; any thread
-//! may prepare and retire [`Segments`]; an open calls [`scan::scan`], then, to write, [`LogWriter::open`].
+//! may prepare and retire [`Segments`]; an open calls [`scan::scan`], then, to write, [`WriterStart::confirm`] and
+//! [`LogWriter::open`].
 
 mod chain;
 pub mod copies;

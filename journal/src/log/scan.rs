@@ -79,7 +79,7 @@ pub struct ScanEnd {
     /// Incarnation of the last valid record, 0 when there was none.
     pub incarnation: u32,
     /// Below this the log is known to have been synced. Records from here to the end were read back, but a crash may
-    /// still lose them until [`super::LogWriter::open`] has made them durable.
+    /// still lose them until [`super::WriterStart::confirm`] has made them durable.
     pub proven: LogPos,
     /// Durable evidence names the segments below this position, and they exist.
     pub prepared_through: LogPos,

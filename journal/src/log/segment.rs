@@ -177,11 +177,9 @@ impl Segments {
     /// Prepares segments until positions below `upto` may be written. Without room the error is the device's, and
     /// segments that were prepared before stay.
     pub fn prepare_through(&self, upto: LogPos) -> Result<(), LogError> {
-        while self.prepared_through() < upto {
+        if self.prepared_through() < upto {
             let _changing = self.shared.changing.lock();
-            if self.prepared_through() < upto {
-                self.prepare()?;
-            }
+            self.prepare(upto)?;
         }
         Ok(())
     }
@@ -237,18 +235,41 @@ impl Segments {
         state.open = state.open.split_off(&index);
     }
 
-    /// Prepares the next segment. The caller holds `changing`.
-    fn prepare(&self) -> Result<(), LogError> {
+    /// Prepares the next segments, with one sync of the folder. The caller holds `changing`.
+    fn prepare(&self, upto: LogPos) -> Result<(), LogError> {
         let shared = &*self.shared;
         if shared.poisoned.load(Ordering::Acquire) {
             return Err(LogError::Poisoned);
         }
-        let (index, spare) = {
-            let mut state = shared.state.lock();
-            let index = state.next;
+        let next = shared.state.lock().next;
+        let mut made = BTreeMap::new();
+        let result = (next..upto.get().div_ceil(self.size()))
+            .try_for_each(|index| self.make(index).map(|file| drop(made.insert(index, file))));
+        let Some((last, _)) = made.last_key_value() else { return result };
+        let through = last + 1;
+        if let Err(error) = shared.device.sync_folder() {
+            // The names are visible and may not be durable: the segments must not count as prepared.
+            shared.poisoned.store(true, Ordering::Release);
+            for index in made.into_keys() {
+                let _ = shared.device.remove(&segment_name(index));
+            }
+            return Err(error.into());
+        }
+        let mut state = shared.state.lock();
+        state.open.append(&mut made);
+        state.next = through;
+        shared.prepared.store(through * self.size(), Ordering::Release);
+        result
+    }
+
+    /// A segment under its name: a retired one, or a new one. The caller syncs the folder.
+    fn make(&self, index: u64) -> Result<File, LogError> {
+        let shared = &*self.shared;
+        let spare = {
+            let spares = &mut shared.state.lock().spares;
             // Never over another waiting file.
-            let own = state.spares.iter().position(|spare| *spare == index);
-            (index, own.map(|at| state.spares.swap_remove(at)).or_else(|| state.spares.pop()))
+            let own = spares.iter().position(|spare| *spare == index);
+            own.map(|at| spares.swap_remove(at)).or_else(|| spares.pop())
         };
         let recycled = match spare {
             // When recycling fails, the file goes on waiting, under its present name.
@@ -258,21 +279,10 @@ impl Segments {
             })?,
             None => None,
         };
-        let file = match recycled {
-            Some(file) => file,
-            None => make_segment(&shared.device, index, shared.options)?,
-        };
-        if let Err(error) = shared.device.sync_folder() {
-            // The name is visible and may not be durable: the segment must not count as prepared.
-            shared.poisoned.store(true, Ordering::Release);
-            let _ = shared.device.remove(&segment_name(index));
-            return Err(error.into());
+        match recycled {
+            Some(file) => Ok(file),
+            None => make_segment(&shared.device, index, shared.options),
         }
-        let mut state = shared.state.lock();
-        state.open.insert(index, file);
-        state.next = index + 1;
-        shared.prepared.store((index + 1) * self.size(), Ordering::Release);
-        Ok(())
     }
 
     /// Gives a retired segment a new name; `None` when the file does not exist any more. An error has the index of its

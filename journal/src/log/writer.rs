@@ -64,16 +64,14 @@ fn after_batch(end: LogPos) -> LogPos {
     end.align_up(BLOCK) + 1
 }
 
-/// The state that a writer continues.
+/// The log that a writer continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriterStart {
     /// Id of the database.
     pub database: u64,
-    /// This open's incarnation, already durable.
-    pub incarnation: u32,
     /// End of the log, from the scan.
     pub end: LogPoint,
-    /// The log is known to have been synced below this, from the scan.
+    /// The log is known to have been synced below this: from the scan, or the end after [`WriterStart::confirm`].
     pub proven: LogPos,
     /// Positions from here on are still needed: segments below are retired.
     pub needed_from: LogPos,
@@ -85,37 +83,44 @@ pub struct WriterStart {
 
 impl WriterStart {
     /// The start of a new database's log.
-    pub fn new_log(database: u64, incarnation: u32) -> Self {
-        Self { database, incarnation, ..Self::default() }
-    }
-
-    fn chain(&self) -> RecordChain {
-        RecordChain {
-            database: self.database,
-            incarnation: self.incarnation,
-            durable_through: self.end.position,
-            prepared_through: LogPos::START,
-            previous: self.end.checksum,
-        }
+    pub fn new_log(database: u64) -> Self {
+        Self { database, ..Self::default() }
     }
 
     /// Continues where a scan has ended.
-    pub fn after_scan(
-        scan: &ScanEnd,
-        database: u64,
-        incarnation: u32,
-        needed_from: LogPos,
-        replay: LogPos,
-    ) -> Self {
+    pub fn after_scan(scan: &ScanEnd, database: u64, needed_from: LogPos, replay: LogPos) -> Self {
         Self {
             database,
-            incarnation,
             end: scan.end,
             proven: scan.proven,
             needed_from,
             replay,
             prepared_through: scan.prepared_through,
         }
+    }
+
+    /// Makes durable what the scan has read. `size` is that of a segment.
+    ///
+    /// The end that the scan has read may be visible and not durable: a process that was killed, or whose sync failed,
+    /// leaves bytes in caches, and repeating a failed sync proves nothing. So the segments that hold `[proven, end)`
+    /// are replaced by synced copies, blank after `end`; a durable block is never overwritten in place. The room for a
+    /// copy is reserved ([`spare`]), so that a full disk does not keep the database closed.
+    pub fn confirm(&mut self, device: &Disk, size: u64) -> Result<(), LogError> {
+        let end = self.end.position;
+        if self.proven >= end {
+            return Ok(());
+        }
+        for index in self.proven.segment(size)..end.get().div_ceil(size) {
+            let name = segment_name(index);
+            let old = device.open(&name, OpenMode::Read)?;
+            let segment = SegmentCopy { start: LogPos::of_segment(index, size), size };
+            let copied = spare(size).replace(device, self.database, &name, |copy| {
+                segment.copy(device, &old, copy, self)
+            });
+            copied?;
+        }
+        self.proven = end;
+        Ok(())
     }
 }
 
@@ -145,28 +150,36 @@ impl core::fmt::Debug for LogWriter {
 }
 
 impl LogWriter {
-    /// Takes the log over for writing.
+    /// Takes the log over for writing, after [`WriterStart::confirm`]. The incarnation is this open's, already durable.
     ///
-    /// The end that the scan has read may be visible and not durable: a process that was killed, or whose sync failed,
-    /// leaves bytes in caches, and repeating a failed sync proves nothing. So segments with unproven bytes are replaced
-    /// by synced copies; a durable block is never overwritten in place.
+    /// # Panics
+    /// When the log was not confirmed.
     pub fn open(
         device: Disk,
         options: SegmentOptions,
         start: &WriterStart,
+        incarnation: u32,
     ) -> Result<Self, LogError> {
-        reseal(&device, options.size, start)?;
-        let (from, end) = (start.needed_from, start.end.position);
-        let segments = Segments::open(device, options, from, end, start.prepared_through)?;
-        Ok(Self::new(segments, start, run_pages(options.size)))
+        let (from, end) = (start.needed_from, start.end);
+        assert!(start.proven >= end.position, "what was read is confirmed before records follow");
+        let segments =
+            Segments::open(device, options, from, end.position, start.prepared_through)?;
+        let chain = RecordChain {
+            database: start.database,
+            incarnation,
+            durable_through: end.position,
+            prepared_through: LogPos::START,
+            previous: end.checksum,
+        };
+        Ok(Self::new(segments, chain, end.position, run_pages(options.size)))
     }
 
-    fn new(segments: Segments, start: &WriterStart, stage: usize) -> Self {
+    fn new(segments: Segments, chain: RecordChain, written: LogPos, stage: usize) -> Self {
         Self {
             stage: PageBuf::zeroed(stage),
             segments,
-            chain: start.chain(),
-            written: start.end.position,
+            chain,
+            written,
             written_to: BTreeSet::new(),
             poisoned: false,
             bytes: 0,
@@ -175,8 +188,13 @@ impl LogWriter {
 
     /// A writer that refuses everything, for a log that another process writes.
     pub fn new_refusing(device: Disk, options: SegmentOptions, end: LogPoint) -> Self {
-        let start = WriterStart { end, ..WriterStart::default() };
-        Self { poisoned: true, ..Self::new(Segments::new_refusing(device, options), &start, 1) }
+        let chain = RecordChain {
+            durable_through: end.position,
+            previous: end.checksum,
+            ..RecordChain::default()
+        };
+        let segments = Segments::new_refusing(device, options);
+        Self { poisoned: true, ..Self::new(segments, chain, end.position, 1) }
     }
 
     /// The tail for the sequencer; valid as long as no other reservation was made.
@@ -392,24 +410,6 @@ impl WriteRun<'_> {
         self.begin(self.start + self.filled as u64);
         Ok(())
     }
-}
-
-/// Replaces the segments that hold `[proven, end)` by synced copies, blank after `end`. The room for a copy is reserved
-/// ([`spare`]), so that a full disk does not keep the database closed.
-fn reseal(device: &Disk, size: u64, start: &WriterStart) -> Result<(), LogError> {
-    let (proven, end) = (start.proven, start.end.position);
-    if proven >= end {
-        return Ok(());
-    }
-    for index in proven.segment(size)..end.get().div_ceil(size) {
-        let name = segment_name(index);
-        let old = device.open(&name, OpenMode::Read)?;
-        let segment = SegmentCopy { start: LogPos::of_segment(index, size), size };
-        let sealed = spare(size)
-            .replace(device, start.database, &name, |copy| segment.copy(device, &old, copy, start));
-        sealed?;
-    }
-    Ok(())
 }
 
 /// A segment to be copied.

@@ -24,6 +24,9 @@ use crate::handles::Holder;
 use crate::roots::Roots;
 use crate::state::lock_ranks::{SEQUENCER, SYNC, WRITER};
 
+/// Most bytes of the log that are prepared before a commit needs them, or a segment.
+const MAX_AHEAD: u64 = 32 << 20;
+
 /// The newest commit of those that are published, or of those with a ticket.
 #[derive(Clone, Debug)]
 pub struct Tip {
@@ -45,6 +48,8 @@ pub(crate) struct SequencerState {
     queue: Vec<RecordBuf>,
     /// The segments are prepared up to this position: records below it have room.
     room_through: LogPos,
+    /// Bytes of the last record that room was made for.
+    last_len: u64,
     /// Newest commit with a ticket.
     pub(crate) newest: Tip,
     /// True while a load is about to make the next commit.
@@ -137,6 +142,7 @@ impl Sequencer {
             tail: writer.tail(),
             queue: Vec::new(),
             room_through: LogPos::START,
+            last_len: 0,
             newest: tip,
             loading: false,
             in_flight: 0,
@@ -182,6 +188,7 @@ impl Sequencer {
         self.prepare(room)?;
         let mut state = self.lock();
         state.room_through = state.room_through.max(room);
+        state.last_len = len;
         Ok(())
     }
 
@@ -197,9 +204,12 @@ impl Sequencer {
         Err(error.into())
     }
 
-    /// Up to where the log should be prepared; `None` before it is in the second half of its last prepared segment.
+    /// Up to where the log should be prepared: another half segment, or another record of the last one's length. `None`
+    /// where it is.
     pub(crate) fn prepare_target(&self) -> Option<LogPos> {
-        let upto = self.lock().log_end() + self.segments.size() / 2;
+        let (state, size) = (self.lock(), self.segments.size());
+        let upto = state.log_end() + state.last_len.clamp(size / 2, MAX_AHEAD.max(size));
+        drop(state);
         (self.segments.prepared_through() < upto).then_some(upto)
     }
 

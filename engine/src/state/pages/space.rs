@@ -26,7 +26,7 @@ use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, NoRoom, Result, full_or};
 
-/// Bytes that ordinary growth leaves free, or a sixteenth of a small file system; at least 1.5 segments of the log.
+/// Bytes that ordinary growth leaves free, or a sixteenth of a small file system; at least twelve segments of the log.
 const RESERVE: u64 = 64 << 20;
 /// What the names of files begin with that are overwritten in place: log, images, superblocks and spares.
 const OVERWRITTEN: [&str; 4] = ["log", "image", "super", "incarnation"];
@@ -257,7 +257,7 @@ impl PageSpace {
             // A file system without a size (ramfs): its writes fail when it is full.
             return Ok((u64::MAX / 2, 0));
         }
-        let least = (self.log_segment * 3 / 2).min(total / 4);
+        let least = (12 * self.log_segment).min(total / 4);
         let shared = self.device.shared_bytes(&OVERWRITTEN)?;
         Ok((free, RESERVE.min(total / 16).max(least) + shared))
     }

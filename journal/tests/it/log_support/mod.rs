@@ -63,17 +63,18 @@ pub fn continue_log(
     end: &ScanEnd,
     incarnation: u32,
 ) -> Result<(LogWriter, LogTail), LogError> {
-    let start = WriterStart::after_scan(end, DATABASE, incarnation, LogPos::START, LogPos::START);
+    let mut start = WriterStart::after_scan(end, DATABASE, LogPos::START, LogPos::START);
     let options = options(incarnation.is_multiple_of(2));
-    let writer = LogWriter::open(disk.clone().into(), options, &start)?;
+    start.confirm(&disk.clone().into(), options.size)?;
+    let writer = LogWriter::open(disk.clone().into(), options, &start, incarnation)?;
     let tail = writer.tail();
     Ok((writer, tail))
 }
 
 /// A new log, through the page cache or not.
 pub fn new_log(disk: &SimDisk, cached: bool) -> (LogWriter, LogTail) {
-    let start = WriterStart::new_log(DATABASE, 1);
-    let opened = LogWriter::open(disk.clone().into(), options(cached), &start);
+    let start = WriterStart::new_log(DATABASE);
+    let opened = LogWriter::open(disk.clone().into(), options(cached), &start, 1);
     let writer = opened.expect("an empty folder");
     let tail = writer.tail();
     (writer, tail)
