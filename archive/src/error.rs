@@ -137,8 +137,8 @@ pub enum ArchiveError {
     },
     /// An object does not name its database.
     #[error(
-        "{} does not say of which database it is, since an earlier version has written it, or a salvage: move it out of the \
-         archive; `pleach import` takes it, if it is a full", told(.0)
+        "{} does not say of which database it is, since a salvage has written it: move it out of the archive; `pleach import` \
+         takes it, if it is a full", told(.0)
     )]
     Unnamed(String),
     /// A commit has other roots in the archive than in the database.

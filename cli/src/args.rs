@@ -194,7 +194,7 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) folder: FolderArgs,
     /// Seconds from one line to the next
-    #[arg(long, alias = "interval", value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) every: u64,
     /// Ends after so many lines
     #[arg(long, value_name = "LINES")]
@@ -231,7 +231,7 @@ pub(crate) struct RollbackArgs {
     #[command(flatten)]
     pub(crate) folder: FolderArgs,
     /// The commit to go back to
-    #[arg(long, visible_alias = "to", value_name = "COMMIT")]
+    #[arg(long, value_name = "COMMIT")]
     pub(crate) at: u64,
 }
 
@@ -267,7 +267,7 @@ pub(crate) struct RestoreArgs {
     #[arg(long, conflicts_with = "to")]
     pub(crate) check: bool,
     /// The archived commit; without it the newest
-    #[arg(long, alias = "commit", value_name = "COMMIT", requires = "to")]
+    #[arg(long, value_name = "COMMIT", requires = "to")]
     pub(crate) at: Option<u64>,
     /// Memory for the database and its load, in MiB, half for each; a tenth and 48 MiB come on top
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
@@ -285,7 +285,7 @@ pub(crate) struct FollowArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: PathBuf,
     /// Seconds between two looks at the archive
-    #[arg(long, alias = "interval", value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) every: u64,
     /// Ends when it is at the archive's newest commit
     #[arg(long)]

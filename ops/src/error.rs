@@ -85,9 +85,9 @@ pub enum StreamError {
     /// The first block is not that of a change stream.
     #[error("this is no change stream: give what `pleach backup` has written")]
     NoChanges,
-    /// A later version has written it.
+    /// Another version has written it.
     #[error(
-        "a newer version has written this stream: its version is {found}, this one reads up to {known}; read it with that version"
+        "another version has written this stream: its version is {found}, this one reads {known}; read it with that version"
     )]
     Version {
         /// The stream's version.

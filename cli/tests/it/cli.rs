@@ -334,7 +334,7 @@ fn a_rollback_is_one_commit() {
     let (db, root) = database();
     let at = name(&db);
     let then = document(&["history", at, "--json"])["commits"][1]["root"].clone();
-    let done = document(&["rollback", at, "--to", "1", "--json"]);
+    let done = document(&["rollback", at, "--at", "1", "--json"]);
     assert_eq!((done["commit"].as_u64(), &done["root"]), (Some(6), &then));
     assert!(told(&["stat", at]).contains(then.as_str().expect("a root")));
     told(&["rollback", at, "--at", "5"]);
@@ -343,7 +343,7 @@ fn a_rollback_is_one_commit() {
     assert_eq!((&before["commit"], &before["value"]), (&json!(1), &json!(hex(&[7; 9]))));
     refusal(1, &["get", at, &hex(&key(1))]);
     assert!(told(&["stat", at]).contains(&root));
-    let line = refusal(2, &["rollback", at, "--to", "90"]);
+    let line = refusal(2, &["rollback", at, "--at", "90"]);
     assert!(line.contains("there is no commit 90"), "{line}");
 }
 
@@ -448,19 +448,17 @@ fn backups_of_a_running_database_are_restored_and_followed() {
     for (number, root) in &roots {
         let to = place(&format!("restored-{number}"));
         let wanted = number.to_string();
-        let report = document(&["restore", &archive, "--to", &to, "--commit", &wanted, "--json"]);
+        let report = document(&["restore", &archive, "--to", &to, "--at", &wanted, "--json"]);
         assert_eq!(
             (&report["archived_commit"], &report["roots"][0]["root"]),
             (&(*number).into(), &root.clone().into())
         );
         assert!(told(&["check", &to, "--root", root]).starts_with("nothing found"));
         // Again, there is nothing to be done.
-        told(&["restore", &archive, "--to", &to, "--commit", &wanted]);
+        told(&["restore", &archive, "--to", &to, "--at", &wanted]);
         if *number == roots[1].0 {
-            let line = refusal(
-                2,
-                &["restore", &archive, "--to", &to, "--commit", &roots[0].0.to_string()],
-            );
+            let line =
+                refusal(2, &["restore", &archive, "--to", &to, "--at", &roots[0].0.to_string()]);
             assert!(line.contains("restore into a new folder"), "{line}");
         }
         let followed = told(&["follow", &archive, "--to", &copy, "--once"]);
@@ -480,7 +478,7 @@ fn backups_of_a_running_database_are_restored_and_followed() {
         Some(1)
     );
     // Mistakes.
-    let line = refusal(2, &["restore", &archive, "--to", &place("none"), "--commit", "1"]);
+    let line = refusal(2, &["restore", &archive, "--to", &place("none"), "--at", "1"]);
     assert!(line.contains("commit 1 cannot be restored"), "{line}");
     let line = refusal(2, &["restore", &place("missing"), "--to", &place("none")]);
     assert!(line.contains("no folder"), "{line}");
@@ -810,7 +808,7 @@ fn what_a_newer_version_has_made_is_no_damage() {
     ];
     for command in commands {
         let line = refusal(7, command);
-        assert!(line.contains("a newer version has written this stream"), "{command:?}: {line}");
+        assert!(line.contains("another version has written this stream"), "{command:?}: {line}");
     }
     let proof = std::fs::read_to_string(place("proof")).expect("read");
     let mut document: Value = serde_json::from_str(&proof).expect("a document");
@@ -1087,7 +1085,7 @@ fn commands_that_read_work_beside_the_process_that_writes() {
         (&json!(open.commit_number()), &json!(true))
     );
     let before = open.commit_number();
-    let commands: [&[&str]; 2] = [&["repair", at], &["rollback", at, "--to", "0"]];
+    let commands: [&[&str]; 2] = [&["repair", at], &["rollback", at, "--at", "0"]];
     for command in commands {
         let line = refusal(3, command);
         assert!(line.contains("in use by process") && line.contains("stop that process"), "{line}");

@@ -33,9 +33,7 @@ impl<R: Read> BlockReader<R> {
             _ => return Err(none),
         }
         match reader.payload.first_chunk::<2>().map(|version| u16::from_le_bytes(*version)) {
-            Some(found) if !(1..=known).contains(&found) => {
-                Err(StreamError::Version { found, known })
-            }
+            Some(found) if found != known => Err(StreamError::Version { found, known }),
             _ => Ok(reader),
         }
     }

@@ -19,7 +19,7 @@ const AFTER: u8 = 2;
 pub struct ChangeHead {
     /// Number of the hasher ([`Hasher::id`](pleach_core::Hasher::id)).
     pub hasher: u8,
-    /// Number of the database ([`Db::id`](pleach::Db::id)); none in a stream of version 1.
+    /// Number of the database ([`Db::id`](pleach::Db::id)); none where it names none.
     pub database: Option<u64>,
     /// Number of the commit before the changes.
     pub from: u64,
@@ -92,24 +92,20 @@ pub(super) fn encode(head: &ChangeHead) -> Vec<u8> {
     payload
 }
 
-/// The number of the database, which streams from version 2 on have. 0 is none.
-pub(super) fn database(
-    cursor: &mut BodyCursor<'_>,
-    version: u16,
-) -> Result<Option<u64>, BodyError> {
-    let number = if version > 1 { cursor.u64()? } else { 0 };
-    Ok(Some(number).filter(|number| *number != 0))
+/// The number of the database. 0 is none.
+pub(super) fn database(cursor: &mut BodyCursor<'_>) -> Result<Option<u64>, BodyError> {
+    Ok(Some(cursor.u64()?).filter(|number| *number != 0))
 }
 
 /// The head of a payload.
 pub(super) fn decode(payload: &[u8]) -> Result<ChangeHead, BodyError> {
     let mut cursor = BodyCursor::new(payload);
-    let version = cursor.u16()?;
+    cursor.u16()?;
     let hasher = cursor.u8()?;
     cursor.reserved::<1>()?;
     let count = cursor.u16()?;
     cursor.reserved::<2>()?;
-    let database = database(&mut cursor, version)?;
+    let database = database(&mut cursor)?;
     let (from, to) = (cursor.u64()?, cursor.u64()?);
     if from >= to {
         return Err(BodyError::Unsorted);

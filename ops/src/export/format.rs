@@ -5,9 +5,9 @@ use twox_hash::XxHash3_64;
 
 /// First bytes of a block.
 pub(crate) const MAGIC: [u8; 4] = *b"PLXB";
-/// The version of export streams that is written. Version 1, which does not name the database, is read, too.
+/// The version of export streams.
 pub const VERSION: u16 = 2;
-/// The version of change streams that is written. Version 1, which does not name the database, is read, too.
+/// The version of change streams.
 pub const CHANGES_VERSION: u16 = 2;
 /// In place of a value's length: the key is deleted.
 pub(crate) const DELETED: u32 = u32::MAX;

@@ -18,8 +18,7 @@ use crate::export::format::{BlockKind, VERSION};
 pub struct StreamHead {
     /// Number of the hasher ([`Hasher::id`](pleach_core::Hasher::id)).
     pub hasher: u8,
-    /// Number of the database ([`Db::id`](pleach::Db::id)); none in a stream of version 1, and in one that a salvage
-    /// has written.
+    /// Number of the database ([`Db::id`](pleach::Db::id)); none in a stream that a salvage has written.
     pub database: Option<u64>,
     /// Number of the commit.
     pub commit: u64,
@@ -98,12 +97,12 @@ impl<R: Read> StreamReader<R> {
 
 fn head_of(payload: &[u8]) -> Result<StreamHead, BodyError> {
     let mut cursor = BodyCursor::new(payload);
-    let version = cursor.u16()?;
+    cursor.u16()?;
     let hasher = cursor.u8()?;
     cursor.reserved::<1>()?;
     let count = cursor.u16()?;
     cursor.reserved::<2>()?;
-    let database = database(&mut cursor, version)?;
+    let database = database(&mut cursor)?;
     let commit = cursor.u64()?;
     let length = cursor.u32()?;
     if length > MAX_BLOB {
