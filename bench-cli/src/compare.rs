@@ -46,7 +46,6 @@ import --leaves 1000
 history --shards 100 --len 200 --keys 10 --rounds 1
 proof --log2 10 --count 1,16 --rounds 1
 auth --sizes 100 --rounds 1
-grind --keys 200
 hash --rounds 1
 soak --log2 10 --batch 100 --batches 8 --warmup 1
 recover --log2 10 --batch 100 --kills 1
@@ -68,7 +67,6 @@ history --shards none,100,2000 --len 10000 --keys 1000 --rounds 3
 history-synced --shards 100,2000 --len 10000 --keys 1000 --rounds 3 --durability commit
 proof --log2 18 --rounds 5
 auth --sizes 100,1000,10000 --rounds 5
-grind --keys 5000
 hash
 soak --log2 18 --batch 5000 --batches 100
 recover --log2 16 --batch 1000 --kills 5
@@ -105,7 +103,6 @@ history --shards none,100,500,1000,2000,5000,10000,50000 --len 10000,100000,5000
 history-synced --shards 100,2000 --len 10000,100000 --durability commit
 proof --log2 22
 auth
-grind
 hash --rounds 101
 soak --minutes 10
 recover --kills 50

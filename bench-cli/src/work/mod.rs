@@ -3,14 +3,13 @@
 //! * [`transfer`], [`block`], [`soak`], [`recover`]: what a node does, batch after batch, with a clock ([`meter`]);
 //! * [`bank`], [`history`]: transactions of plain stores; [`overlay`], [`threshold`], [`flatten`], [`erc20`]: blocks in
 //!   memory and committed ones, over accounts and contracts ([`ledger`]);
-//! * [`import`], [`auth`], [`proof`], [`grind`], [`hash`]: single parts.
+//! * [`import`], [`auth`], [`proof`], [`hash`]: single parts.
 
 pub mod auth;
 pub mod bank;
 pub mod block;
 pub mod erc20;
 pub mod flatten;
-pub mod grind;
 pub mod hash;
 pub mod history;
 pub mod import;
@@ -73,8 +72,6 @@ pub enum Workload {
     History(history::HistoryArgs),
     /// Path proofs, multiproofs, witnesses and ranges: made and verified
     Proof(proof::ProofArgs),
-    /// Keys that a trie may suffer from, beside hashed ones
-    Grind(grind::GrindArgs),
     /// Hash functions, and trie nodes hashed in batches
     Hash(hash::HashArgs),
 }
@@ -97,7 +94,6 @@ impl Workload {
             Self::Auth(_) => "auth",
             Self::History(_) => "history",
             Self::Proof(_) => "proof",
-            Self::Grind(_) => "grind",
             Self::Hash(_) => "hash",
         }
     }
@@ -160,7 +156,6 @@ pub fn plan(work: &Workload, flags: &Flags) -> Result<WorkPlan> {
         Workload::Auth(args) => Ok(args.plan()),
         Workload::History(args) => Ok(args.plan()),
         Workload::Proof(args) => args.plan(),
-        Workload::Grind(args) => args.plan(),
         Workload::Hash(args) => args.plan(),
     }
 }
@@ -182,7 +177,6 @@ pub fn run(work: &Workload, side: &mut JobContext) -> Result<()> {
         Workload::Auth(args) => auth::run(args, side),
         Workload::History(args) => history::run(args, side),
         Workload::Proof(args) => proof::run(args, side),
-        Workload::Grind(args) => grind::run(args, side),
         Workload::Hash(args) => hash::run(args, side),
     }
 }
