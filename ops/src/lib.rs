@@ -54,10 +54,8 @@ pub use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 pub use stat::{NamespaceStat, Stat, stat, stat_on};
 pub use unfinished::{finish, open_unfinished};
 
-/// The examples of the package's README and of the guides compile and run.
+/// The examples of the package's README and of the guide from other stores compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../../docs/from-redb.md")]
-#[doc = include_str!("../../docs/from-rocksdb.md")]
-#[doc = include_str!("../../docs/from-mdbx.md")]
+#[doc = include_str!("../../docs/from-other-stores.md")]
 struct Examples;

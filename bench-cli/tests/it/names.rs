@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Types of other crates that documents name.
 const OTHERS: [&str; 3] = ["Matcher", "Ordering", "PrometheusBuilder"];
 /// Pages about the names of other libraries.
-const FOREIGN: [&str; 4] = ["from-mdbx.md", "from-nomt.md", "from-redb.md", "from-rocksdb.md"];
+const FOREIGN: [&str; 2] = ["from-nomt.md", "from-other-stores.md"];
 
 /// All files below a folder with this ending, without what is built and fetched.
 fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
