@@ -1,4 +1,4 @@
-//! Backup: a copy of an open database, made while commits go on (`docs/backup.md`).
+//! Backup: a copy of an open database, made while commits go on (`docs/commit-and-recovery.md`).
 //!
 //! The copy is what a power failure right behind one record of the log would leave: an image of its own, the log from
 //! the image to that record, and all leaf pages and overflow runs that image and log name. The superblock is written

@@ -1,4 +1,4 @@
-//! Backup: a copy of an open database, verified (`docs/backup.md`).
+//! Backup: a copy of an open database, verified (`docs/commit-and-recovery.md`).
 
 use std::fmt;
 use std::path::Path;
