@@ -268,7 +268,7 @@ mod tests {
              * *C, Python, Go*: `pleach_metrics`, `Db.metrics`, `DB.Metrics` are all of it as text that Prometheus reads.\n\n\
              The label `database` is the folder, as it was given. Counters of a recorder grow by what has happened since the last record of the same open: \
              they go on when a process opens a database again,\nand several opens of a folder add up; gauges of a folder are those of the last record. \
-             [grafana.json](grafana.json) is a dashboard, [alerts.yml](alerts.yml) has alerts.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
+             [grafana.json](data/grafana.json) is a dashboard, [alerts.yml](data/alerts.yml) has alerts.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
         );
         for info in Metrics::ALL {
             let kind = format!("{:?}", info.kind).to_lowercase();
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn dashboard_and_alerts_name_metrics() {
-        for (file, least) in [("grafana.json", 20), ("alerts.yml", 7)] {
+        for (file, least) in [("data/grafana.json", 20), ("data/alerts.yml", 7)] {
             let Some(text) = read(file) else { return };
             let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '_';
             let words = text.split(|letter: char| !is_part(letter));
@@ -342,7 +342,7 @@ mod tests {
     /// `promtool` says more, where it is installed (`.ci/run`).
     #[test]
     fn each_alert_has_a_rule_and_a_text() {
-        let Some(text) = read("alerts.yml") else { return };
+        let Some(text) = read("data/alerts.yml") else { return };
         let (head, rules) =
             text.split_once("groups:\n- name: pleach\n  rules:\n").expect("a group");
         assert!(head.lines().all(|line| line.starts_with('#')), "{head}");
