@@ -55,7 +55,7 @@
 //!
 //! Every failure is an [`IoError`] that names file, offset and operation. A failed sync is never
 //! repeated: what it covered may be lost although a later sync succeeds. `docs/io.md` has the
-//! design, `docs/simulation.md` says what the simulation models.
+//! design, `docs/testing.md` says what the simulation models.
 #![warn(missing_debug_implementations)]
 
 #[cfg(not(target_os = "linux"))]

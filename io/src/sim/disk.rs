@@ -28,7 +28,7 @@ const PAGE_U64: u64 = PAGE as u64;
 
 /// A simulated folder. Clones are the same folder.
 ///
-/// `docs/simulation.md` says what is modelled.
+/// `docs/testing.md` says what is modelled.
 #[derive(Clone)]
 pub struct SimDisk(Arc<Mutex<SimDiskInner>>);
 

@@ -5,7 +5,7 @@
 //! and at each [`CrashPoint`] gives images of what a power failure could have left, each of which is a fresh disk to
 //! recover on. [`SimRuntime`] is a [`Runtime`](crate::Runtime) that runs background tasks on the caller's thread.
 //!
-//! `docs/simulation.md` says what is modelled and what is not.
+//! `docs/testing.md` says what is modelled and what is not.
 //!
 //! ```
 //! use pleach_io::sim::{SimDisk, SimOptions};
