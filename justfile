@@ -49,7 +49,7 @@ docs:
 book:
     mdbook build docs
 
-# What continuous integration runs, 30 to 40 minutes from nothing; `just long` has more cases.
+# What continuous integration runs, half an hour to an hour from nothing; `just long` has more cases.
 ci:
     .ci/run
 
