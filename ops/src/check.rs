@@ -15,7 +15,7 @@
 //!   Long values have their hash, those that the history alone names, too.
 //!
 //! One thread reads, in key order, long values included, so that a simulated disk sees the same each time; other
-//! threads fold the pages in batches (`docs/decisions/0022-worker-pools.md`), whose findings are collected in order.
+//! threads fold the pages in batches (`docs/decisions/history.md`, 0022), whose findings are collected in order.
 
 mod children;
 mod history;

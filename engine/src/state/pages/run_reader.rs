@@ -27,7 +27,7 @@ use crate::error::Result;
 pub(crate) const RUN: usize = 16;
 
 /// Most neighbouring unwanted pages that are read for the sake of a page behind them. A request costs a virtual disk as
-/// much as 2.7 pages, and the processor as one (`docs/decisions/0054-gaps-are-read-over.md`).
+/// much as 2.7 pages, and the processor as one (`docs/decisions/history.md`, 0054).
 const GAP: usize = 4;
 
 /// A page to be read, and the caller's index for it.
