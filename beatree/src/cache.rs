@@ -5,7 +5,7 @@
 //! waits for readers, and a reader keeps its page as long as it likes.
 //!
 //! * **Copied, not adopted**: an allocation of one aligned page takes twice its size
-//!   (docs/decisions/0011), and the read buffer goes back to its pool at once.
+//!   (docs/decisions/history.md, 0011), and the read buffer goes back to its pool at once.
 //! * Pages are spread over **shards** by their numbers. Each shard is a mutex, an open table and the
 //!   S3-FIFO queues (`shard`). No lock is held while a page is copied or hashed, or during I/O.
 //! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size. An insertion

@@ -14,7 +14,7 @@
 //!   still read it. [`LeafSpace::release`] says that both are past. Until then the page counts as used and is never
 //!   allocated.
 //!
-//! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live pages. After that,
+//! Policy (docs/decisions/history.md, 0010): the file grows while it has fewer than `size_percent` of its live pages. After that,
 //! holes are filled by *sweeping*: segments are visited in address order, round and round, and each is filled whole,
 //! except that those with clearly fewer holes than the mean are left for the next round.
 //!

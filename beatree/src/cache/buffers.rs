@@ -8,7 +8,7 @@ use pleach_io::{PAGE, PageBuf};
 
 use crate::recycle::{Recycle, RecyclePool};
 
-/// Bytes of a one-page buffer: the allocator finds an aligned page only in twice its size (docs/decisions/0011).
+/// Bytes of a one-page buffer: the allocator finds an aligned page only in twice its size (docs/decisions/history.md, 0011).
 const BUFFER_COST: usize = 2 * PAGE;
 
 /// Read buffers of one page. The pool allocates when it is empty, and frees what is put back beyond its limit.

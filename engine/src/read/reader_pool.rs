@@ -1,5 +1,5 @@
 //! Readers that are kept for later, since making a ring costs as much as a dozen reads; readers whose ring has a single
-//! issuer, for the thread that made them (`docs/decisions/0001-registered-buffers.md`).
+//! issuer, for the thread that made them (`docs/decisions/history.md`, 0001).
 //!
 //! Invariant: a pooled reader has nothing in flight.
 

@@ -7,7 +7,7 @@
 //! [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), when it has nothing in flight itself, so that
 //! no two readers wait for each other.
 //!
-//! Reads go into registered memory, a page for each slot, which the kernel pins once (`docs/decisions/0001`). A page is
+//! Reads go into registered memory, a page for each slot, which the kernel pins once (`docs/decisions/history.md`, 0001). A page is
 //! copied into the cache, so the slot is free again at once.
 
 use std::sync::Arc;
