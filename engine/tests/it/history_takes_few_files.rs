@@ -71,7 +71,7 @@ fn a_history_of_more_segments_than_descriptors_opens_and_is_looked_at_and_repair
         })
         .count();
     assert!(segments as u64 > 2 * FILES, "{segments}");
-    let name = "a_long_history_takes_few_files::\
+    let name = "history_takes_few_files::\
                 a_history_of_more_segments_than_descriptors_opens_and_is_looked_at_and_repaired";
     let limit = format!("ulimit -n {FILES} || exit 77; exec \"$0\" --exact {name} --nocapture");
     let child = Command::new("sh")

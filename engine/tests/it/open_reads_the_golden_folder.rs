@@ -1,5 +1,5 @@
 //! Folders of format versions 7 and 8: every later version opens them, or refuses them by their numbers and imports
-//! their export streams (`exports_are_imported`). They have runs of the history on the device.
+//! their export streams (`export_is_imported`). They have runs of the history on the device.
 //!
 //! The files are kept without the zeros at their ends; `lengths` has their lengths.
 
@@ -15,7 +15,7 @@ use pleach_ops::{CheckOptions, check};
 
 use crate::common::commit;
 use crate::crash::{SimDb, unrecorded};
-use crate::exports_are_imported::{EMPTY, MERKLE, PLAIN, filled, open, pairs, put};
+use crate::export_is_imported::{EMPTY, MERKLE, PLAIN, filled, open, pairs, put};
 
 const FORMAT_7: &str = "tests/golden/folder-7";
 const FORMAT_8: &str = "tests/golden/folder-8";
