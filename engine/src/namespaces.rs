@@ -1,12 +1,13 @@
 //! Adding and dropping namespaces: commits that change no key.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_journal::format::commit_body::EntryKind;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use crate::commit::{CommitOptions, CommitTarget, commit, wait_for_publication};
+use crate::commit::{CommitOptions, CommitTarget, StateTransition, commit, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::roots::TrieRoot;
@@ -91,19 +92,14 @@ fn try_change(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result
     }
     let root = added.map(TrieRoot::empty);
     let entry_kind = if added.is_some() { EntryKind::Added } else { EntryKind::Dropped };
-    let target = CommitTarget {
-        view: &view,
-        parent: newest.number,
-        options: CommitOptions::new().exact(true),
-        prev: &newest,
-        roots: &newest.roots.with([(namespace, root)]),
-        blob: &newest.blob,
-        entry_kinds: &[(namespace, entry_kind)],
-        layers: &[],
-        layouts: None,
-        has_ticket: &Cell::new(false),
-    };
-    commit(engine, &target, &mut [])
+    let roots = newest.roots.with([(namespace, root)]);
+    let transition =
+        StateTransition { roots, blob: Arc::clone(&newest.blob), prev: newest, layouts: None };
+    let has_ticket = Cell::new(false);
+    let target =
+        CommitTarget::new(&transition, &view, CommitOptions::new().exact(true), &has_ticket);
+    let entry_kinds = &[(namespace, entry_kind)];
+    commit(engine, &CommitTarget { entry_kinds, ..target }, &mut [])
 }
 
 #[cfg(test)]
@@ -130,19 +126,17 @@ mod tests {
         session.finish(vec![put]).expect("finished").commit().expect("committed");
         let dropped = db.drop_namespace(5).expect("dropped");
         assert_eq!(db.roots(), newest.roots, "as it was before");
-        let target = CommitTarget {
-            view: &view,
-            parent: newest.number,
-            options: CommitOptions::new().exact(true),
-            prev: &newest,
-            roots: &newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]),
-            blob: &newest.blob,
-            entry_kinds: &[(5, EntryKind::Added)],
-            layers: &[],
+        let roots = newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]);
+        let transition = StateTransition {
+            prev: newest.clone(),
+            roots,
+            blob: Arc::clone(&newest.blob),
             layouts: None,
-            has_ticket: &Cell::new(false),
         };
-        let late = commit(&engine, &target, &mut []);
+        let (has_ticket, exact) = (Cell::new(false), CommitOptions::new().exact(true));
+        let target = CommitTarget::new(&transition, &view, exact, &has_ticket);
+        let entry_kinds = &[(5, EntryKind::Added)];
+        let late = commit(&engine, &CommitTarget { entry_kinds, ..target }, &mut []);
         assert!(matches!(late, Err(Error::StaleParent { .. })), "{late:?}");
         assert!(matches!(db.add_namespace(5), Err(Error::NamespaceInUse { namespace: 5, .. })));
         std::mem::drop((view, engine, db));

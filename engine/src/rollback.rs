@@ -6,7 +6,6 @@
 //! since are dropped, and those that were dropped since are restored.
 
 use std::cell::Cell;
-use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
@@ -16,7 +15,7 @@ use pleach_journal::format::commit_body::EntryKind;
 use pleach_journal::format::record::MAX_RECORD;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use crate::commit::{CommitOptions, CommitTarget, commit};
+use crate::commit::{CommitOptions, CommitTarget, StateTransition, commit};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
@@ -72,11 +71,9 @@ fn try_rollback(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> 
 struct PreparedRollback {
     /// The newest commit, which the rollback is based on.
     view: View,
-    prev: Tip,
     /// The commit to go back to, pinned.
     wanted: View,
-    roots: Roots,
-    blob: Arc<[u8]>,
+    transition: StateTransition,
     entry_kinds: Vec<(u8, EntryKind)>,
     outcomes: Vec<TrieOutcome>,
 }
@@ -137,7 +134,8 @@ fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Pr
         outcomes.push(TrieOutcome { namespace, chunks: finished.chunks });
     }
     entry_kinds.sort_unstable_by_key(|(namespace, _)| *namespace);
-    Ok(PreparedRollback { view, prev, wanted: then, roots, blob, entry_kinds, outcomes })
+    let transition = StateTransition { prev, roots, blob, layouts: None };
+    Ok(PreparedRollback { view, wanted: then, transition, entry_kinds, outcomes })
 }
 
 /// The root of a dropped Merkle namespace that commit `base` does not have: its root before the drop. Other threads may
@@ -152,18 +150,10 @@ fn root_when_dropped(db: &Database, namespace: u8, base: u64) -> Result<Option<N
 
 impl PreparedRollback {
     fn target<'a>(&'a self, ticketed: &'a Cell<bool>) -> CommitTarget<'a> {
-        CommitTarget {
-            view: &self.view,
-            parent: self.view.base,
-            options: CommitOptions { exact: true, no_wait: false, back_to: Some(self.wanted.base) },
-            prev: &self.prev,
-            roots: &self.roots,
-            blob: &self.blob,
-            entry_kinds: &self.entry_kinds,
-            layers: &[],
-            layouts: None,
-            has_ticket: ticketed,
-        }
+        let options =
+            CommitOptions { exact: true, no_wait: false, back_to: Some(self.wanted.base) };
+        let target = CommitTarget::new(&self.transition, &self.view, options, ticketed);
+        CommitTarget { entry_kinds: &self.entry_kinds, ..target }
     }
 
     fn commit(mut self, engine: &Engine) -> Result<u64> {
@@ -204,6 +194,8 @@ fn entry_kinds(now: &Roots, then: &Roots) -> Vec<(u8, EntryKind)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
     use super::*;

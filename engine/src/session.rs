@@ -249,7 +249,8 @@ impl Session {
         };
         Ok(Block::new(
             self.engine,
-            (self.first.into_view(), self.tip),
+            self.first.into_view(),
+            self.tip,
             self.parent,
             finished,
             self.counted.into_kind(HandleKind::Block),

@@ -21,15 +21,25 @@ use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::TrieDb;
 use crate::state::history::undo::{Changes, KeyUpdate};
 
-/// Applies commit `number`, whose record ends at `log_position`: the changes of these chunks, with their nodes. The
-/// pages get this version. Gives the chunks back empty, for their memory.
+/// What a published commit leaves in the regions beside its changes.
+#[derive(Clone, Copy)]
+pub(super) struct CommitStamp {
+    /// Number of the commit.
+    pub(super) number: u64,
+    /// The new version of the changed pages.
+    pub(super) version: u64,
+    /// End of the commit's record in the log.
+    pub(super) log_position: LogPos,
+}
+
+/// Applies a commit: the changes of these chunks, with their nodes. Gives the chunks back empty, for their memory.
 pub(super) fn apply_all(
     db: &TrieDb,
-    (number, version): (u64, u64),
-    log_position: LogPos,
+    stamp: CommitStamp,
     chunks: Vec<ChunkOutcome>,
     changes: &Changes,
 ) -> Vec<ChunkOutcome> {
+    let CommitStamp { number, version, log_position } = stamp;
     let workers = if changes.len() < 4096 { 1 } else { db.runtime.workers() };
     let regions = chunks.iter().flat_map(|chunk| &chunk.regions);
     let changed = regions.filter(|region| !region.changes.is_empty());
@@ -83,7 +93,7 @@ pub(super) fn apply_all(
                 advance_treelets(db, version, pages, &chunk.treelets);
             }
             if db.kind == TrieKind::Plain {
-                apply_plain(db, (number, log_position), (changes, at), &mut put);
+                apply_plain(db, stamp, changes, at, &mut put);
             }
             // Cleared here, while the memory is in the processor's cache.
             chunk.clear();
@@ -106,8 +116,9 @@ pub(super) fn apply_all(
 /// of its changes.
 fn apply_plain(
     db: &TrieDb,
-    (commit, log_position): (u64, LogPos),
-    (changes, at): (&Changes, usize),
+    CommitStamp { number: commit, log_position, .. }: CommitStamp,
+    changes: &Changes,
+    at: usize,
     put: &mut impl FnMut(&Region, &mut RegionCommit<'_>, &[(u32, &Arc<PartNodes>)]),
 ) {
     let (regions, mut rest) = (db.index.load(), changes.list(at));

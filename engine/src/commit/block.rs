@@ -2,6 +2,7 @@
 //!
 //! Made by a session's finish, owned by the caller.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use pleach_core::Node;
 use pleach_journal::format::commit_body::MAX_BLOB;
 
 use super::CommitOptions;
-use super::candidate::Candidate;
 use super::changes::{Change, changes};
+use super::merge::commit_with_below;
 use super::outcomes::Outcomes;
-use super::overlay::{BlockParts, Overlay};
+use super::overlay::Overlay;
+use super::target::{CommitTarget, StateTransition};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::error_forwarding::forward_error;
@@ -28,19 +30,25 @@ use crate::state::view::View;
 /// The result of a session's finish: new roots, and the changes that lead to them from the parent's. Nothing of it is
 /// on disk.
 pub struct Block {
-    parts: BlockParts,
+    /// Dropped first: dropping the outcomes gives the cache its share back, with that of undo that this view alone
+    /// held.
+    pub(super) view: View,
+    pub(super) outcomes: Outcomes,
+    pub(super) parent: Option<Overlay>,
+    pub(super) transition: StateTransition,
+    pub(super) engine: Arc<Engine>,
     /// By namespace, ascending.
     witnesses: Vec<(u8, Witness)>,
     /// The last field, so that it is dropped last.
-    counted: CountedHandle,
+    pub(super) counted: CountedHandle,
 }
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block")
-            .field("base", &self.parts.view.base)
-            .field("prev_roots", &self.parts.prev.roots)
-            .field("roots", &self.parts.roots)
+            .field("base", &self.view.base)
+            .field("prev_roots", &self.transition.prev.roots)
+            .field("roots", &self.transition.roots)
             .field("changes", &self.change_count())
             .finish_non_exhaustive()
     }
@@ -50,7 +58,8 @@ impl Block {
     /// A block on a view of a state, and on the overlay that the view reads.
     pub(crate) fn new(
         engine: Arc<Engine>,
-        (view, prev): (View, Tip),
+        view: View,
+        prev: Tip,
         parent: Option<Overlay>,
         finished: FinishedBatch,
         counted: CountedHandle,
@@ -58,29 +67,29 @@ impl Block {
         let FinishedBatch { roots, layouts, outcomes, witnesses } = finished;
         view.set_holder(Holder::Block, None);
         let outcomes = Outcomes::new(&engine, outcomes);
-        let blob = Arc::clone(&prev.blob);
-        let parts = BlockParts { view, outcomes, parent, prev, roots, blob, layouts, engine };
-        Self { parts, witnesses, counted }
+        let transition =
+            StateTransition { blob: Arc::clone(&prev.blob), prev, roots, layouts: Some(layouts) };
+        Self { view, outcomes, parent, transition, engine, witnesses, counted }
     }
 
     /// Root of namespace 0 in the block's state.
     pub fn root(&self) -> Node {
-        self.parts.roots.first()
+        self.transition.roots.first()
     }
 
     /// Root of namespace 0 in the parent's state.
     pub fn prev_root(&self) -> Node {
-        self.parts.prev.roots.first()
+        self.transition.prev.roots.first()
     }
 
     /// Roots of all namespaces in the block's state.
     pub fn roots(&self) -> &Roots {
-        &self.parts.roots
+        &self.transition.roots
     }
 
     /// Roots of all namespaces in the parent's state.
     pub fn prev_roots(&self) -> &Roots {
-        &self.parts.prev.roots
+        &self.transition.prev.roots
     }
 
     /// The witness of namespace 0, once: `None` when none was asked for, when it was taken before, or when all accesses
@@ -104,18 +113,18 @@ impl Block {
 
     /// The changes of this block, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
-        changes(&self.parts.engine.db, self.parts.view.base, self.change_lists())
+        changes(&self.engine.db, self.view.base, self.change_lists())
     }
 
     fn change_lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
-        self.parts.outcomes.list.iter().flat_map(|TrieOutcome { namespace, chunks }| {
+        self.outcomes.list.iter().flat_map(|TrieOutcome { namespace, chunks }| {
             chunks.iter().map(|chunk| (*namespace, &chunk.changes))
         })
     }
 
     /// The application's blob in the block's state: the parent's, unless [`Self::set_blob`] gave another.
     pub fn blob(&self) -> &[u8] {
-        &self.parts.blob
+        &self.transition.blob
     }
 
     /// Gives the commit a blob, bytes that mean something to the application alone; without a call the commit has the
@@ -128,7 +137,7 @@ impl Block {
         if blob.len() > limit {
             return Err(Error::BlobTooLarge { bytes: blob.len(), limit });
         }
-        self.parts.blob = blob.into();
+        self.transition.blob = blob.into();
         Ok(())
     }
 
@@ -155,23 +164,12 @@ impl Block {
     /// parent, and [`Error::ParentNotCommitted`] when the parent is an overlay that is not committed;
     /// [`Error::WouldWait`] without [`CommitOptions::wait`].
     pub fn commit_with(mut self, options: CommitOptions) -> Result<u64, CommitError> {
-        let BlockParts { engine, view, parent, prev, roots, blob, layouts, outcomes } =
-            &mut self.parts;
-        let candidate = Candidate {
-            engine,
-            view,
-            parent: parent.as_ref(),
-            prev,
-            roots,
-            blob,
-            layer: None,
-            options,
-            layouts: Some(*layouts),
-        };
-        let committed = candidate.commit(&mut outcomes.list);
-        match committed {
+        let has_ticket = Cell::new(false);
+        let target = CommitTarget::new(&self.transition, &self.view, options, &has_ticket);
+        let outcomes = &mut self.outcomes.list;
+        match commit_with_below(&self.engine, &target, self.parent.as_ref(), outcomes) {
             Ok((number, _)) => {
-                let engine = Arc::clone(&self.parts.engine);
+                let engine = Arc::clone(&self.engine);
                 // Dropping its view releases the undo that it alone held.
                 let _timed = engine.db.timings.begin_phase(Phase::Settle);
                 drop(self);
@@ -183,7 +181,7 @@ impl Block {
 
     /// Keeps the block in memory, as a state that further sessions can read.
     pub fn into_overlay(self) -> Overlay {
-        Overlay::new(self.parts, self.counted)
+        Overlay::new(self)
     }
 }
 

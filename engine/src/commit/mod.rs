@@ -23,8 +23,8 @@
 
 mod apply;
 pub(crate) mod block;
-mod candidate;
 pub(crate) mod changes;
+mod merge;
 mod outcomes;
 pub(crate) mod overlay;
 mod refold;
@@ -36,7 +36,6 @@ use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_journal::format::commit_body::EntryKind;
-use pleach_journal::format::position::LogPos;
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::engine::Engine;
@@ -47,20 +46,18 @@ use crate::observe::{COMMIT, STALL};
 use crate::options::Durability;
 use crate::phase::Phase;
 use crate::read::point;
-use crate::state::commits::Tip;
-use crate::state::history::replaced::{NamespaceUndo, ReplacedNodes};
+use crate::state::history::replaced::NamespaceUndo;
 use crate::state::history::undo::{ChangeList, Changes};
-use crate::state::history::window::PriorCommit;
 use crate::state::pages::overflow;
 use crate::state::pages::space::TentativeRuns;
 use crate::state::tries::Trie;
 use crate::state::view::View;
 use crate::state::{PanicGuard, TrieDb};
-use apply::apply_all;
+use apply::{CommitStamp, apply_all};
 use refold::join_chunks;
 pub use target::CommitOptions;
 use target::{CommitPart, parts};
-pub(crate) use target::{CommitTarget, wait_for_publication};
+pub(crate) use target::{CommitTarget, StateTransition, wait_for_publication};
 #[cfg(test)]
 pub(crate) use throttle::ROOM_TIMEOUT;
 use throttle::throttle;
@@ -78,7 +75,7 @@ pub(crate) fn commit(
     outcomes: &mut [TrieOutcome],
 ) -> Result<u64> {
     let _observed = engine.db.timings.begin_operation(COMMIT);
-    let _span = tracing::debug_span!("commit", follows = target.parent).entered();
+    let _span = tracing::debug_span!("commit", follows = target.follows).entered();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -120,10 +117,10 @@ fn try_commit(
     drop(stall);
     let preparing = db.timings.begin_phase(Phase::Prepare);
     // Checked before anything is written: a block that came back may be committed again and again.
-    let parent = check_parent(db, target)?;
-    let newer = newer_view(db, target, parent)?;
+    let follows = check_parent(db, target)?;
+    let newer = newer_view(db, target, follows)?;
     let view = newer.as_ref().unwrap_or(target.view);
-    let target = &CommitTarget { view, parent, ..*target };
+    let target = &CommitTarget { view, follows, ..*target };
     assert!(outcomes.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
     let mut parts = parts(engine, view, outcomes)?;
     if newer.is_some() {
@@ -132,7 +129,7 @@ fn try_commit(
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
     let _nodes = db.nodes.hold_nodes();
     let layouts = db.commits.sequencer.lock().layouts;
-    if target.layouts != Some(layouts) {
+    if target.transition.layouts != Some(layouts) {
         parts.iter_mut().for_each(join_chunks);
     }
     let mut priors = parts
@@ -141,10 +138,9 @@ fn try_commit(
         .map(|one| &one.prior);
     if db.commits.undo.has_history() && priors.any(is_long) {
         // Values of an overlay below that is committed by now: the record names the runs that its commit has written.
-        renew_priors(&mut parts, &view_of_newest(db, target, parent)?, is_long)?;
+        renew_priors(&mut parts, &view_of_newest(db, target, follows)?, is_long)?;
     }
     let spilled = spill_values(db, &mut parts, originals)?;
-    let number = parent + 1;
     for part in &parts {
         for outcome in part.chunks.iter().flat_map(|chunk| &chunk.regions) {
             part.db.nodes.make_resident(outcome.region.prefix().first_key())?;
@@ -153,43 +149,35 @@ fn try_commit(
     drop(preparing);
     // Without the guard a panic between ticket and publication would leave everybody waiting.
     let _guard = PanicGuard(db);
-    let QueuedCommit { end, replaced } =
-        take_ticket(engine, target, &mut parts, (spilled, layouts))?;
+    let queued = take_ticket(engine, target, &mut parts, spilled, layouts)?;
     let written = {
         let _timed = db.timings.begin_phase(Phase::Log);
-        db.commits.sequencer.write_through(end, db.options.durability == Durability::Commit)
+        db.commits.sequencer.write_through(queued.end, db.options.durability == Durability::Commit)
     };
     if let Err(error) = written {
         db.poison(&error);
         // A record that is still queued is never written.
-        let never = db.commits.sequencer.lock().is_queued(end);
+        let never = db.commits.sequencer.lock().is_queued(queued.end);
         return Err(if never { error.to_poisoned() } else { error.to_in_doubt() });
     }
-    let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(target.blob) };
-    // The treelets may be as of the overlay that the target's state belongs to.
-    let own = target.layers.iter().find(|(_, own)| *own);
-    let version = own.map_or(number, |(layer, _)| layer.version());
-    publish(engine, end, (tip, version), target.entry_kinds, replaced, parts)
-        .map_err(|error| error.to_in_doubt())?;
-    tracing::debug!(commit = number, "committed");
-    Ok(number)
+    publish(engine, target, queued, parts).map_err(|error| error.to_in_doubt())
 }
 
 /// A view of the newest commit, where the batch was made on another commit, or on one that cannot be read any more: a
 /// state that is the newest again, or still, can be read without its undo.
-fn newer_view(db: &TrieDb, target: &CommitTarget<'_>, parent: u64) -> Result<Option<View>> {
-    let moved = parent != target.parent || target.view.check_readable().is_err();
-    moved.then(|| view_of_newest(db, target, parent)).transpose()
+fn newer_view(db: &TrieDb, target: &CommitTarget<'_>, follows: u64) -> Result<Option<View>> {
+    let moved = follows != target.follows || target.view.check_readable().is_err();
+    moved.then(|| view_of_newest(db, target, follows)).transpose()
 }
 
 /// A view of the newest commit, which has the parent's state under another number, or when the parent's own commit
 /// cannot be read any more: the prior values of the block are as of an older commit, whose long values may be freed
 /// once nobody pins it.
-fn view_of_newest(db: &TrieDb, target: &CommitTarget<'_>, parent: u64) -> Result<View> {
-    wait_for_publication(db, parent)?;
+fn view_of_newest(db: &TrieDb, target: &CommitTarget<'_>, follows: u64) -> Result<View> {
+    wait_for_publication(db, follows)?;
     let (view, tip) = db.commits.tip_view();
-    if !tip.is_state_of(target.prev) || view.base != parent {
-        return Err(Error::StaleParent { base: target.parent, tip: view.base });
+    if !tip.is_state_of(&target.transition.prev) || view.base != follows {
+        return Err(Error::StaleParent { base: target.follows, tip: view.base });
     }
     Ok(view)
 }
@@ -220,23 +208,24 @@ fn is_long(stored: &Stored) -> bool {
     matches!(stored, Stored::Large(large) if large.bytes.len() > LOG_VALUE)
 }
 
-/// Commit `publish`: makes a written commit visible, whose record ends at `log_position`. Fails only while the chunks
-/// are unchanged.
+/// Commit `publish`: makes a written commit visible, and gives its number. Fails only while the chunks are unchanged.
 fn publish(
     engine: &Engine,
-    log_position: LogPos,
-    (tip, version): (Tip, u64),
-    entry_kinds: &[(u8, EntryKind)],
-    replaced: Option<(Vec<ReplacedNodes>, PriorCommit)>,
+    target: &CommitTarget<'_>,
+    queued: QueuedCommit,
     parts: Vec<CommitPart<'_>>,
-) -> Result<()> {
+) -> Result<u64> {
     let Engine { db, finisher, .. } = engine;
-    let (number, sequencer) = (tip.number, &db.commits.sequencer);
+    let (number, sequencer) = (target.follows + 1, &db.commits.sequencer);
+    // The treelets may be as of the overlay that the target's state belongs to.
+    let own = target.layers.iter().find(|(_, own)| *own);
+    let version = own.map_or(number, |(layer, _)| layer.version());
+    let stamp = CommitStamp { number, version, log_position: queued.end };
     // The parent may fail after this record was queued behind its record.
     wait_for_publication(db, number - 1)?;
     assert_eq!(db.commits.published() + 1, number, "commits are published in ticket order");
     let applying = db.timings.begin_phase(Phase::Apply);
-    let (nodes, before) = replaced.unzip();
+    let (nodes, before) = queued.replaced.unzip();
     assert!(nodes.as_ref().is_none_or(|nodes| nodes.len() == parts.len()), "nodes of each part");
     let mut nodes = nodes.into_iter().flatten();
     let (mut undo, mut applied) =
@@ -255,11 +244,12 @@ fn publish(
         applied.push((db, chunks, changes));
     }
     db.commits.undo.push(number, undo, before);
-    for (namespace, entry_kind) in entry_kinds {
+    for (namespace, entry_kind) in target.entry_kinds {
         match entry_kind {
             EntryKind::Changed | EntryKind::Set => {}
             EntryKind::Added => {
-                let kind = tip.roots.of(*namespace).map_or(TrieKind::Merkle, |root| root.kind);
+                let root = target.transition.roots.of(*namespace);
+                let kind = root.map_or(TrieKind::Merkle, |root| root.kind);
                 db.tries.add(Trie::empty((*namespace, kind), number, &db.node_files));
             }
             EntryKind::Dropped => db.tries.set_dropped(*namespace, Some(number)),
@@ -267,13 +257,7 @@ fn publish(
         }
     }
     for (db, chunks, changes) in applied {
-        finisher.recycle_outcomes(apply_all(
-            &db,
-            (number, version),
-            log_position,
-            chunks,
-            &changes,
-        ));
+        finisher.recycle_outcomes(apply_all(&db, stamp, chunks, &changes));
     }
     drop(applying);
     let publishing = db.timings.begin_phase(Phase::Publish);
@@ -281,7 +265,7 @@ fn publish(
     let is_awaited = {
         let mut state = sequencer.lock();
         assert!(state.in_flight > 0 && state.newest.number >= number, "it has its ticket");
-        db.commits.publish(tip);
+        db.commits.publish(target.transition.state(number));
         state.in_flight -= 1;
         state.is_awaited()
     };
@@ -294,7 +278,8 @@ fn publish(
     // After the number is published: nobody waits for this.
     let _timed = db.timings.begin_phase(Phase::Settle);
     db.commits.undo.settle();
-    Ok(())
+    tracing::debug!(commit = number, "committed");
+    Ok(number)
 }
 
 /// Values of more bytes are written and synced before the record that names them.

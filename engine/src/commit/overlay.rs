@@ -1,4 +1,4 @@
-//! Overlays: blocks that are kept in memory. [`candidate`](super::candidate) commits them.
+//! Overlays: blocks that are kept in memory. [`merge`](super::merge) commits them.
 //!
 //! Made of blocks, owned by the caller. Invariants:
 //! * a chain of overlays leads to one commit, its base, which stays pinned as long as the chain lives;
@@ -11,8 +11,10 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use pleach_core::{Node, Prefix};
 
+use super::block::Block;
 use super::changes::{Change, changes};
 use super::outcomes::Outcomes;
+use super::target::StateTransition;
 use crate::engine::Engine;
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::handles::{CountedHandle, HandleKind, Holder};
@@ -21,22 +23,6 @@ use crate::state::commits::Tip;
 use crate::state::history::undo::ChangeList;
 use crate::state::overlays::{Chain, Layer, LayerCommit, LayerPart};
 use crate::state::view::View;
-
-/// A finished batch, and the state below it.
-pub(super) struct BlockParts {
-    /// Dropped first: dropping the outcomes gives the cache its share back, with that of undo that this view alone
-    /// held.
-    pub(super) view: View,
-    pub(super) outcomes: Outcomes,
-    pub(super) parent: Option<Overlay>,
-    /// The state that the batch was made on.
-    pub(super) prev: Tip,
-    pub(super) roots: Roots,
-    pub(super) blob: Arc<[u8]>,
-    /// As [`CommitTarget::layouts`](super::target::CommitTarget::layouts).
-    pub(super) layouts: u64,
-    pub(super) engine: Arc<Engine>,
-}
 
 /// What an overlay's handles share.
 pub(super) struct OverlayInner {
@@ -49,9 +35,7 @@ pub(super) struct OverlayInner {
     /// Locked by whoever commits this overlay by itself; empty after that. Dropped after the fields above: dropping
     /// them gives the cache its share back.
     pub(super) outcomes: Mutex<Outcomes>,
-    pub(super) prev: Tip,
-    pub(super) roots: Roots,
-    pub(super) blob: Arc<[u8]>,
+    pub(super) transition: StateTransition,
     pub(super) engine: Arc<Engine>,
     /// The last field, so that it is dropped last.
     _counted: CountedHandle,
@@ -71,8 +55,8 @@ pub struct Overlay(pub(super) Arc<OverlayInner>);
 impl fmt::Debug for Overlay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overlay")
-            .field("prev_roots", &self.0.prev.roots)
-            .field("roots", &self.0.roots)
+            .field("prev_roots", &self.0.transition.prev.roots)
+            .field("roots", &self.0.transition.roots)
             .field("changes", &self.change_count())
             .field("committed", &self.commit_number())
             .finish_non_exhaustive()
@@ -80,8 +64,8 @@ impl fmt::Debug for Overlay {
 }
 
 impl Overlay {
-    pub(super) fn new(parts: BlockParts, counted: CountedHandle) -> Self {
-        let BlockParts { mut outcomes, view, parent, prev, roots, blob, engine, .. } = parts;
+    pub(super) fn new(block: Block) -> Self {
+        let Block { mut outcomes, view, parent, transition, engine, counted, .. } = block;
         outcomes.shrink_for_overlay();
         let parts = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| {
             let changes = chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect();
@@ -97,9 +81,8 @@ impl Overlay {
             links: Mutex::new(OverlayLinks { parent, view }),
             parent: made_on,
             outcomes: Mutex::new(outcomes),
-            prev,
-            roots,
-            blob,
+            // Flushes may have changed layouts before the overlay is committed.
+            transition: StateTransition { layouts: None, ..transition },
             engine,
             _counted: counted.into_kind(HandleKind::Overlay),
         }))
@@ -107,27 +90,27 @@ impl Overlay {
 
     /// Root of namespace 0 in this state.
     pub fn root(&self) -> Node {
-        self.0.roots.first()
+        self.0.transition.roots.first()
     }
 
     /// Root of namespace 0 in the parent's state.
     pub fn prev_root(&self) -> Node {
-        self.0.prev.roots.first()
+        self.0.transition.prev.roots.first()
     }
 
     /// Roots of all namespaces of this state.
     pub fn roots(&self) -> &Roots {
-        &self.0.roots
+        &self.0.transition.roots
     }
 
     /// Roots of all namespaces in the parent's state.
     pub fn prev_roots(&self) -> &Roots {
-        &self.0.prev.roots
+        &self.0.transition.prev.roots
     }
 
     /// The application's blob in the overlay's state.
     pub fn blob(&self) -> &[u8] {
-        &self.0.blob
+        &self.0.transition.blob
     }
 
     /// True when both are the same overlay, rather than two with the same state.
@@ -217,13 +200,13 @@ impl Overlay {
 
     /// A view of this overlay; its state, under the number of the commit below.
     pub(crate) fn view(&self) -> (View, Tip) {
-        let OverlayInner { links, chain, engine, roots, blob, .. } = &*self.0;
+        let OverlayInner { links, chain, engine, transition, .. } = &*self.0;
         let commits = &engine.db.commits;
         // Under this lock the base stays pinned: it is the view's commit, or one after it.
         let links = links.lock();
         let (commit, chain) = chain.above_commit(commits.published());
         let number = commit.unwrap_or(links.view.base);
-        let state = Tip { number, roots: roots.clone(), blob: Arc::clone(blob) };
+        let state = transition.state(number);
         (commits.view(number, &chain), state)
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn refold_stale(
         }
         Counters::add(&db.counters.refolds, 1);
         refolded_some = true;
-        if follow_layout(db, finisher, (view, target.parent), chunk)? {
+        if follow_layout(db, finisher, view, target.follows, chunk)? {
             continue;
         }
         let accesses: Vec<KeyAccess> = chunk.changes.iter().map(write_access).collect();
@@ -79,7 +79,8 @@ pub(super) fn refold_stale(
         refolded.changes = std::mem::take(&mut chunk.changes);
         *chunk = refolded;
     }
-    let roots = [&target.prev.roots, target.roots].map(|roots| roots.get(db.namespace));
+    let roots = [&target.transition.prev.roots, &target.transition.roots]
+        .map(|roots| roots.get(db.namespace));
     if let ([Some(before), Some(after)], true) = (roots, refolded_some) {
         check_refolded(db, finisher, view, (&before, &after), chunks)?;
     }
@@ -97,7 +98,8 @@ pub(super) fn write_access(changed: &KeyUpdate) -> KeyAccess {
 fn follow_layout(
     db: &TrieDb,
     finisher: &Finisher,
-    (view, follows): (&View, u64),
+    view: &View,
+    follows: u64,
     chunk: &mut ChunkOutcome,
 ) -> Result<bool> {
     if db.commits.published() < follows {

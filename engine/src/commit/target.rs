@@ -55,27 +55,56 @@ impl CommitOptions {
     }
 }
 
-/// The states that a commit leads from and to.
+/// The states that a batch leads from and to, without its changes.
+#[derive(Clone)]
+pub(crate) struct StateTransition {
+    /// The state that it was made on.
+    pub(crate) prev: Tip,
+    /// Roots of its own state.
+    pub(crate) roots: Roots,
+    /// Blob of its own state.
+    pub(crate) blob: Arc<[u8]>,
+    /// The counter of layout changes before the first chunk was folded; `None` where that is not known.
+    pub(crate) layouts: Option<u64>,
+}
+
+impl StateTransition {
+    /// Its state, under the number of a commit.
+    pub(super) fn state(&self, number: u64) -> Tip {
+        Tip { number, roots: self.roots.clone(), blob: Arc::clone(&self.blob) }
+    }
+}
+
+/// A batch on its way to be committed.
 #[derive(Clone, Copy)]
 pub(crate) struct CommitTarget<'a> {
+    pub(crate) transition: &'a StateTransition,
     /// The state that the changes were folded on, pinned.
     pub(crate) view: &'a View,
-    /// The commit that has this state, as far as the caller knows.
-    pub(crate) parent: u64,
+    /// The commit that the batch follows: the one that has the state before it, as far as the caller knows.
+    pub(crate) follows: u64,
     /// Roots and blob do not cover dropped tries: a commit that adds, drops or restores namespaces is exact.
     pub(crate) options: CommitOptions,
-    pub(crate) prev: &'a Tip,
-    pub(crate) roots: &'a Roots,
-    pub(crate) blob: &'a Arc<[u8]>,
     /// Entry kinds of namespaces that exist on one side only, ascending; a namespace that is added or dropped has no
     /// changes here. And of plain ones whose digest is not made of their changes.
     pub(crate) entry_kinds: &'a [(u8, EntryKind)],
     /// The overlays that become part of the commit, and whether its state is theirs.
     pub(crate) layers: &'a [(&'a Layer, bool)],
-    /// The counter of layout changes before the first chunk was folded; `None` where that is not known.
-    pub(crate) layouts: Option<u64>,
     /// Set when the commit, and with it these overlays, has its ticket.
     pub(crate) has_ticket: &'a Cell<bool>,
+}
+
+impl<'a> CommitTarget<'a> {
+    /// A batch that was folded on this view, and is no part of an overlay.
+    pub(crate) fn new(
+        transition: &'a StateTransition,
+        view: &'a View,
+        options: CommitOptions,
+        has_ticket: &'a Cell<bool>,
+    ) -> Self {
+        let (entry_kinds, layers) = (&[], &[]);
+        Self { transition, view, follows: view.base, options, entry_kinds, layers, has_ticket }
+    }
 }
 
 /// A namespace that a commit changes.

@@ -22,7 +22,6 @@ use crate::options::Durability;
 use crate::phase::Phase;
 use crate::roots::TrieRoot;
 use crate::state::TrieDb;
-use crate::state::commits::Tip;
 use crate::state::history::replaced::ReplacedNodes;
 use crate::state::history::window::PriorCommit;
 use crate::state::order::sequencer::SequencerState;
@@ -43,18 +42,20 @@ pub(super) struct QueuedCommit {
     pub(super) replaced: Option<(Vec<ReplacedNodes>, PriorCommit)>,
 }
 
-/// Commit `refold`, `make-room` and `ticket`. `seen` is the count of layouts, read after joins were held off.
+/// Commit `refold`, `make-room` and `ticket`. `seen`: the count of layouts, read after
+/// joins were held off.
 pub(super) fn take_ticket(
     engine: &Engine,
     target: &CommitTarget<'_>,
     parts: &mut [CommitPart<'_>],
-    (spilled, seen): (TentativeRuns<'_>, u64),
+    spilled: TentativeRuns<'_>,
+    seen: u64,
 ) -> Result<QueuedCommit> {
-    let CommitTarget { parent: follows, roots, blob, layers, .. } = *target;
+    let CommitTarget { transition, follows, layers, .. } = *target;
     let (db, number, back_to) = (&*engine.db, follows + 1, target.options.back_to);
     assert!(back_to.is_none_or(|back| back < number), "a rollback goes back");
     let undo = &db.commits.undo;
-    let (mut tries, mut folded_at) = (0, target.layouts);
+    let (mut tries, mut folded_at) = (0, transition.layouts);
     loop {
         tries += 1;
         let tries_now = db.tries.list();
@@ -83,7 +84,7 @@ pub(super) fn take_ticket(
             parts.iter().map(|part| encode_sections(db, part.chunks, past.is_some())).unzip();
         let time = db.pace.unix_time();
         let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to, time });
-        let mut record = encode_record(db, target, (parts, encoded), before);
+        let mut record = encode_record(db, target, parts, encoded, before);
         drop(recording);
         let bytes = record.len();
         if bytes > MAX_RECORD {
@@ -116,14 +117,14 @@ pub(super) fn take_ticket(
         assert!(kept_from <= number, "the history begins before what follows");
         let start = state.queue(record);
         spilled.mark_named();
-        state.newest = Tip { number, roots: roots.clone(), blob: Arc::clone(blob) };
+        state.newest = transition.state(number);
         state.in_flight += 1;
         target.has_ticket.set(true);
         for (layer, own) in layers {
             layer.set_commit(LayerCommit { number, is_own_state: *own });
         }
         undo.note_recorded_begin(start + bytes, kept_from);
-        let roots = target.prev.roots.clone();
+        let roots = transition.prev.roots.clone();
         let replaced = past.map(|blob| (nodes, PriorCommit { start, roots, blob, back_to, time }));
         return Ok(QueuedCommit { end: start + bytes, replaced });
     }
@@ -131,7 +132,7 @@ pub(super) fn take_ticket(
 
 /// The blob before the commit. The nodes in memory are as of that state, too: its parent is the newest one.
 fn parent_blob(db: &TrieDb, target: &CommitTarget<'_>) -> Result<Arc<[u8]>> {
-    let base = target.parent;
+    let base = target.follows;
     // Nodes in memory are the parent's once that is published.
     wait_for_publication(db, base)?;
     let tip = db.commits.tip();
@@ -228,9 +229,9 @@ pub(super) fn check_parent(db: &TrieDb, target: &CommitTarget<'_>) -> Result<u64
         return Err(Error::WouldWait);
     }
     let same = if target.options.exact {
-        state.newest.number == target.parent
+        state.newest.number == target.follows
     } else {
-        state.newest.is_state_of(target.prev)
+        state.newest.is_state_of(&target.transition.prev)
     };
     if !same || has_committed_layer(target) {
         return Err(stale_parent_error(&state, target));
@@ -242,7 +243,7 @@ pub(super) fn check_parent(db: &TrieDb, target: &CommitTarget<'_>) -> Result<u64
 /// Checks that the followed commit is still the newest.
 fn check_still_newest(state: &SequencerState, target: &CommitTarget<'_>) -> Result<()> {
     state.check_open()?;
-    if state.newest.number != target.parent || has_committed_layer(target) {
+    if state.newest.number != target.follows || has_committed_layer(target) {
         return Err(stale_parent_error(state, target));
     }
     state.check_not_loading()
@@ -254,7 +255,7 @@ fn has_committed_layer(target: &CommitTarget<'_>) -> bool {
 }
 
 fn stale_parent_error(state: &SequencerState, target: &CommitTarget<'_>) -> Error {
-    Error::StaleParent { base: target.parent, tip: state.newest.number }
+    Error::StaleParent { base: target.follows, tip: state.newest.number }
 }
 
 fn log_value(stored: &Stored) -> LogValue<'_> {
@@ -270,11 +271,13 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
 fn encode_record(
     db: &TrieDb,
     target: &CommitTarget<'_>,
-    (parts, encoded): (&[CommitPart<'_>], Vec<Vec<Section>>),
+    parts: &[CommitPart<'_>],
+    encoded: Vec<Vec<Section>>,
     before: Option<RecordBefore<'_>>,
 ) -> RecordBuf {
     let entry = |ns: u8, kind, sections| {
-        let [before, after] = [&target.prev.roots, target.roots].map(|roots| roots.of(ns));
+        let [before, after] =
+            [&target.transition.prev.roots, &target.transition.roots].map(|roots| roots.of(ns));
         let trie = after.or(before).map_or(TrieKind::Merkle, |root| root.kind);
         let node = |root: Option<TrieRoot>| root.map_or(TERMINATOR, |root| root.node);
         let (previous_root, new_root) = (node(before), node(after));
@@ -301,6 +304,6 @@ fn encode_record(
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
     assert!(entries.is_sorted_by(|a, b| a.ns < b.ns), "one entry for each namespace");
-    let (database, number) = (db.store.database, target.parent + 1);
-    commit_record(database, number, target.blob, before, entries)
+    let (database, number) = (db.store.database, target.follows + 1);
+    commit_record(database, number, &target.transition.blob, before, entries)
 }

@@ -212,7 +212,7 @@ fn take_over_files(
     superblocks.confirm(start.proven, start.prepared_through)?;
     let incarnation = incarnation::raise(&device, database)?;
     // Waiting spares take room: half of the log's, and less on a small device.
-    let spares = log_limit.min(device.free_space()?.1 / 64) / size / 2;
+    let spares = (log_limit / 2 / size).max(4).min(device.free_space()?.1 / 128 / size);
     let cached = options.durability != Durability::Commit;
     let segments = SegmentOptions { size, spares: spares.clamp(1, 32) as usize, cached };
     let writer = LogWriter::open(device.clone(), segments, &start, incarnation)?;

@@ -8,7 +8,9 @@ use pleach_io::sim::{
     SimOptions,
 };
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
-use pleach_journal::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
+use pleach_journal::format::names::{
+    SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name,
+};
 use pleach_ops::{CheckOptions, Verdict, check_on, stat_on};
 
 use crate::common::Rng;
@@ -65,7 +67,13 @@ fn a_confirmed_log_is_not_copied_again() {
     drop((db, runtime));
     let spare_is_bad = |disk: &SimDisk| {
         let fault = Fault::Errno(5);
-        disk.inject(FaultRule::nth(Operation::Write, SEGMENT_SPARE, 1, FaultRepeats::Forever, fault));
+        disk.inject(FaultRule::nth(
+            Operation::Write,
+            SEGMENT_SPARE,
+            1,
+            FaultRepeats::Forever,
+            fault,
+        ));
     };
     spare_is_bad(&disk);
     assert!(setup.open(&disk, 2).is_err(), "the first open copies");

@@ -162,8 +162,7 @@ impl LogWriter {
     ) -> Result<Self, LogError> {
         let (from, end) = (start.needed_from, start.end);
         assert!(start.proven >= end.position, "what was read is confirmed before records follow");
-        let segments =
-            Segments::open(device, options, from, end.position, start.prepared_through)?;
+        let segments = Segments::open(device, options, from, end.position, start.prepared_through)?;
         let chain = RecordChain {
             database: start.database,
             incarnation,
