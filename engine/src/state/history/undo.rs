@@ -60,8 +60,6 @@ impl RecentCommit {
 /// All undo that is kept.
 #[derive(Clone)]
 pub(in crate::state) struct UndoSet {
-    /// The oldest commit that can be opened by its number.
-    oldest: u64,
     /// Runs on the device, oldest first; each begins with the commit after the last of the run before.
     disk: Arc<[Arc<DiskRun>]>,
     /// Memory has the undo of all commits after this one; the runs on the device end here, or later.
@@ -75,10 +73,10 @@ pub(in crate::state) struct UndoSet {
 }
 
 impl UndoSet {
-    /// The undo of commits after `from`, all of it on the device through `tip`.
-    fn new(from: u64, disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
+    /// The undo that is on the device, all of it through `tip`.
+    fn new(disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
         let (runs, recent) = (Runs::default(), Vec::new());
-        Self { oldest: from, disk: disk.into(), memory_floor: tip, runs, recent, merging: 0 }
+        Self { disk: disk.into(), memory_floor: tip, runs, recent, merging: 0 }
     }
 
     /// The undo of all commits after this one is kept.
@@ -154,7 +152,7 @@ impl Undo {
         Self {
             limits,
             newest: AtomicU64::new(tip),
-            current: ArcSwap::from_pointee(UndoSet::new(floor, disk, tip)),
+            current: ArcSwap::from_pointee(UndoSet::new(disk, tip)),
             file,
             retention: Mutex::new(retention),
             merges: Mutex::default(),
@@ -249,7 +247,7 @@ impl Undo {
         let mut retention = self.retention.lock();
         retention.window.set_barrier(number);
         *merges = Merges::default();
-        self.current.store(Arc::new(UndoSet::new(number, Vec::new(), number)));
+        self.current.store(Arc::new(UndoSet::new(Vec::new(), number)));
         drop(retention);
         self.newest.store(number, Ordering::Release);
     }
@@ -274,13 +272,18 @@ impl Undo {
         let disk: Vec<RunSize> = before.disk.iter().map(|run| disk_size(run)).collect();
         let (evicted, unneeded) = retention.window.advance(oldest, before.bytes(), &memory, &disk);
         merges.cancel_through(evicted);
+        let is_unneeded = |run: &Arc<DiskRun>| run.descriptor.through <= unneeded;
+        let has_unneeded = before.disk.first().is_some_and(is_unneeded);
+        // Mostly the pin of a commit's own session still holds all that there is.
+        if !has_unneeded && (before.memory_floor, before.merging) == (evicted, merges.memory()) {
+            return;
+        }
         self.update(|set| {
-            (set.oldest, set.memory_floor, set.merging) =
-                (retention.window.oldest_commit(), evicted, merges.memory());
+            (set.memory_floor, set.merging) = (evicted, merges.memory());
             set.runs.remove_through(evicted);
             set.recent.retain(|commit| commit.number > evicted);
-            if set.disk.first().is_some_and(|first| first.descriptor.through <= unneeded) {
-                let needed = set.disk.iter().filter(|run| run.descriptor.through > unneeded);
+            if has_unneeded {
+                let needed = set.disk.iter().filter(|run| !is_unneeded(run));
                 set.disk = needed.cloned().collect();
             }
         });

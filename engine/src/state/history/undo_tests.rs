@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use pleach_beatree::Stored;
 use pleach_core::page::overflow::OverflowRun;
@@ -19,7 +20,7 @@ use super::undo::Undo;
 use super::window::PriorCommit;
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
-use pleach_history::RunFile;
+use pleach_history::{CommitOrder, RunFile};
 
 const PAGES: u64 = 128;
 
@@ -235,4 +236,47 @@ fn a_state_is_what_the_commits_behind_it_have_replaced() {
     }
     undo.settle();
     check(&undo, 5);
+}
+
+/// Undo that a session alone holds is not the history's: its commits cannot be asked for by number.
+#[test]
+fn without_a_history_the_window_begins_with_the_newest_commit_whatever_is_held() {
+    let undo = Undo::new(HistoryLimits::of_disk(0, u64::MAX), 0, None, Vec::new());
+    let look = |newest: u64, held: u64| {
+        for number in held..=newest {
+            undo.load_since(number).expect("a session on it can be read");
+            assert_eq!(undo.check_in_window(number).is_ok(), number == newest, "{number}");
+        }
+        if let Some(before) = held.checked_sub(1) {
+            assert!(undo.load_since(before).is_err(), "{before} of {newest}");
+        }
+        let key = (0, &key(1, 0));
+        let listed = |first| undo.changing_commits(key, (first, newest), CommitOrder::Ascending);
+        assert_eq!(listed(None).expect("an empty window"), []);
+        assert!(newest == 0 || listed(Some(newest)).is_err(), "the value before is not kept");
+        // As many as are held: the others take no memory.
+        assert_eq!(undo.resident_bytes() > 0, held < newest);
+    };
+    let next = |newest: u64| {
+        commit(&undo, newest);
+        undo.settle();
+    };
+    look(0, 0);
+    for number in 1..50 {
+        // As a batch does: its session holds the commit before until after its own.
+        let pin = undo.pin(number - 1, Duration::ZERO);
+        next(number);
+        look(number, number - 1);
+        undo.unpin(pin);
+        look(number, number);
+    }
+    let pin = undo.pin(49, Duration::ZERO);
+    for number in 50..60 {
+        let short = undo.pin(number - 1, Duration::ZERO);
+        next(number);
+        undo.unpin(short);
+        look(number, 49);
+    }
+    undo.unpin(pin);
+    look(59, 59);
 }

@@ -38,7 +38,7 @@ impl Undo {
 
     /// Refuses a commit before the begin of the window.
     pub(in crate::state) fn check_in_window(&self, commit: u64) -> Result<()> {
-        if self.current.load().oldest <= commit { Ok(()) } else { Err(self.too_old_error(commit)) }
+        if self.oldest_commit() <= commit { Ok(()) } else { Err(self.too_old_error(commit)) }
     }
 
     /// Refuses a commit whose state cannot be read any more.
@@ -59,9 +59,11 @@ impl Undo {
         (first, last): (Option<u64>, u64),
         order: CommitOrder,
     ) -> Result<Vec<u64>> {
-        let set = self.current.load_full();
-        let base = first.map_or(set.oldest, |first| first - 1);
-        if base < set.oldest {
+        let retention = self.retention.lock();
+        let (oldest, set) = (retention.window.oldest_commit(), self.current.load_full());
+        drop(retention);
+        let base = first.map_or(oldest, |first| first - 1);
+        if base < oldest {
             return Err(self.too_old_error(base));
         }
         let (disk, through) = set.disk_runs_after(base);
