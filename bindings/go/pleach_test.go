@@ -160,6 +160,39 @@ func TestIteratesInBothDirections(t *testing.T) {
 	}
 }
 
+// Pairs come from the library in blocks, which end by number or by bytes.
+func TestPairsOfManyBlocksAreThoseWritten(t *testing.T) {
+	db := open(t, Options{})
+	sizes := map[int]int{0: 0, 1: 300_000, 2: 70_000, 1500: 40_000}
+	var want []Pair
+	commit(t, db, func(b *Batch) {
+		for id := range 3000 {
+			size, isSet := sizes[id]
+			if !isSet {
+				size = id % 90
+			}
+			pair := Pair{hash(id), bytes.Repeat([]byte{byte(id)}, size)}
+			want = append(want, pair)
+			b.Put(0, pair.Key, pair.Value)
+		}
+	})
+	slices.SortFunc(want, func(a, b Pair) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	session := must(db.Session())(t)
+	for _, reverse := range []bool{false, true} {
+		at := 0
+		for pair, err := range session.Pairs(ctx, 0, Range{Reverse: reverse}) {
+			if err != nil || pair.Key != want[at].Key || !bytes.Equal(pair.Value, want[at].Value) || pair.Value == nil {
+				t.Fatal(reverse, at, err)
+			}
+			at++
+		}
+		if at != len(want) {
+			t.Fatal(at)
+		}
+		slices.Reverse(want)
+	}
+}
+
 func TestOverlaysForksAndStaleBlocks(t *testing.T) {
 	db := open(t, Options{})
 	block := func(value string, options ...SessionOption) *Block {
@@ -481,6 +514,27 @@ func benchmarkReads(b *testing.B, count int) {
 		at = (at + count) % len(of)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*count), "ns/read")
+}
+
+// A pair of an iteration over all, whose pages are cached.
+func BenchmarkPairs(b *testing.B) {
+	db := open(b, Options{})
+	commit(b, db, func(batch *Batch) {
+		for id := range 100_000 {
+			batch.Put(0, hash(id), []byte("a value of 24 bytes, ..."))
+		}
+	})
+	session := must(db.Session())(b)
+	count := 0
+	for b.Loop() {
+		for _, err := range session.Pairs(ctx, 0, Range{}) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			count++
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(count), "ns/pair")
 }
 
 // A block of 1,000 writes, from an empty batch to the root.

@@ -6,7 +6,6 @@ package pleach
 import "C"
 
 import (
-	"bytes"
 	"context"
 	"iter"
 	"unsafe"
@@ -119,29 +118,37 @@ func (s *Session) Pairs(ctx context.Context, namespace uint8, of Range) iter.Seq
 				return
 			}
 		}
-		for {
-			var found C.pleach_pair
+		// Who wants a few pairs does not wait for many.
+		for most := C.size_t(8); ; most = min(2*most, 1024) {
+			var found C.pleach_pairs
 			err := ctx.Err()
 			switch {
 			case err != nil:
 			case of.Reverse:
-				err = result(C.pleach_cursor_previous(cursor, &found))
+				err = result(C.pleach_cursor_previous_many(cursor, most, &found))
 			default:
-				err = result(C.pleach_cursor_next(cursor, &found))
+				err = result(C.pleach_cursor_next_many(cursor, most, &found))
 			}
 			if err != nil {
 				yield(Pair{}, err)
 				return
 			}
-			if found.key == nil {
+			if found.count == 0 {
 				return
 			}
-			value := []byte{}
-			if found.value_len > 0 {
-				value = bytes.Clone(unsafe.Slice((*byte)(found.value), found.value_len))
-			}
-			if !yield(Pair{*(*Hash)(unsafe.Pointer(found.key)), value}, nil) {
-				return
+			values := unsafe.Pointer(found.values)
+			lengths := unsafe.Slice(found.lengths, found.count)
+			for at, key := range unsafe.Slice((*Hash)(unsafe.Pointer(found.keys)), found.count) {
+				if err := ctx.Err(); err != nil {
+					yield(Pair{}, err)
+					return
+				}
+				value := make([]byte, lengths[at])
+				copy(value, unsafe.Slice((*byte)(values), lengths[at]))
+				values = unsafe.Add(values, lengths[at])
+				if !yield(Pair{key, value}, nil) {
+					return
+				}
 			}
 		}
 	}

@@ -16,7 +16,7 @@
  *
  * Threads: handles move between threads, and all functions may be called from any number of threads at the same time,
  * on the same handle, too, with two exceptions: the `_free` of a handle comes after its last use, and a
- * `pleach_pair` is overwritten by the next move of its cursor. Calls that change a handle (a batch, a cursor, a finish,
+ * `pleach_pair` or `pleach_pairs` is overwritten by the next move of its cursor. Calls that change a handle (a batch, a cursor, a finish,
  * a commit of a block) wait for each other. There is no global
  * state but the function of `pleach_log` and the histograms of `pleach_metrics`. After a `fork` the child opens the database itself.
  *
@@ -147,6 +147,18 @@ typedef struct pleach_pair {
     /* How many they are. */
     size_t value_len;
 } pleach_pair;
+
+/* Pairs of a cursor, which has their memory: they are there until the cursor moves or is freed. */
+typedef struct pleach_pairs {
+    /* How many they are: 0 at the end. */
+    size_t count;
+    /* Their keys, 32 bytes each. */
+    const uint8_t *keys;
+    /* The bytes of their values, one value after the other. */
+    const uint8_t *values;
+    /* How many bytes each value has. */
+    const size_t *lengths;
+} pleach_pairs;
 
 /* Step of `pleach_batch_add`: the block has read the key. */
 #define PLEACH_READ 1
@@ -408,6 +420,21 @@ PLEACH_CHECK pleach_error *pleach_cursor_next(pleach_cursor *cursor, pleach_pair
 /* Goes to the pair before and gives it; before the first one the cursor is at the beginning, and a
  * `pleach_cursor_next` gives the first one again. Errors are those of a read, and leave the cursor where it is. */
 PLEACH_CHECK pleach_error *pleach_cursor_previous(pleach_cursor *cursor, pleach_pair *pair);
+
+/* Goes over the next pairs, as so many calls of `pleach_cursor_next`, and gives them together: up to `most`, which is
+ * not 0, and fewer where their values have 64 KiB; none at the end. The cursor is then on the last of them. Pairs
+ * before an error are given first, and the error by the next call. */
+PLEACH_CHECK pleach_error *pleach_cursor_next_many(
+    pleach_cursor *cursor,
+    size_t most,
+    pleach_pairs *pairs);
+
+/* Goes over the pairs before, as so many calls of `pleach_cursor_previous`, and gives them together, the last one first:
+ * otherwise as `pleach_cursor_next_many`. */
+PLEACH_CHECK pleach_error *pleach_cursor_previous_many(
+    pleach_cursor *cursor,
+    size_t most,
+    pleach_pairs *pairs);
 
 /* A batch without accesses. */
 PLEACH_CHECK pleach_error *pleach_batch_new(pleach_batch **batch);

@@ -3,10 +3,10 @@
 use std::ops::Bound::{self, Excluded, Included};
 use std::ptr;
 
-use pleach::{Iter, Key, Session, Value};
+use pleach::{Iter, Key, Session};
 use pleach_core::range::with_prefix;
 
-use crate::error::{Failed, Fallible, guard};
+use crate::error::{Failed, Fallible, PleachError, guard};
 use crate::handle::{self, Handle, Out, ask, given};
 use crate::session::PleachSession;
 
@@ -24,6 +24,48 @@ pub struct PleachPair {
     pub value_len: usize,
 }
 
+/// Pairs of a cursor, which has their memory: they are there until the cursor moves or is freed.
+#[repr(C)]
+pub struct PleachPairs {
+    /// How many they are: 0 at the end.
+    pub count: usize,
+    /// Their keys, 32 bytes each.
+    pub keys: *const u8,
+    /// The bytes of their values, one value after the other.
+    pub values: *const u8,
+    /// How many bytes each value has.
+    pub lengths: *const usize,
+}
+
+/// No further pair is taken when values have so many bytes: the memory of a cursor is this and one value.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Copies of pairs: those that the cursor has given last.
+#[derive(Default)]
+struct Block {
+    keys: Vec<Key>,
+    values: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl Block {
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.values.clear();
+        // A long value is not kept for good.
+        self.values.shrink_to(2 * BLOCK_BYTES);
+        self.lengths.clear();
+    }
+
+    /// Adds a pair; false when there shall be no more than `most`, or there is no room for more.
+    fn add(&mut self, key: &Key, value: &[u8], most: usize) -> bool {
+        self.keys.push(*key);
+        self.values.extend_from_slice(value);
+        self.lengths.push(value.len());
+        self.keys.len() < most && self.values.len() < BLOCK_BYTES
+    }
+}
+
 /// An iterator that is created again only where the direction changes.
 pub struct Cursor {
     iter: Iter,
@@ -34,13 +76,13 @@ pub struct Cursor {
     behind: Bound<Key>,
     /// The direction of the iterator at this place; none where it has to be created.
     forward: Option<bool>,
-    pair: Option<(Key, Value)>,
+    block: Block,
 }
 
 impl Cursor {
     fn new(iter: Iter, (first, last): (Key, Key)) -> Self {
         let (before, behind) = (Excluded(first), Included(first));
-        Self { iter, first, last, before, behind, forward: None, pair: None }
+        Self { iter, first, last, before, behind, forward: None, block: Block::default() }
     }
 
     /// Before a key, or behind the last one.
@@ -52,10 +94,11 @@ impl Cursor {
                 (Excluded(key), Included(key))
             }
         };
-        (self.forward, self.pair) = (None, None);
+        self.forward = None;
     }
 
-    fn step(&mut self, forward: bool) -> Fallible<PleachPair> {
+    /// Goes over up to `most` pairs, at least one of which is asked for, and copies them.
+    fn step(&mut self, forward: bool, most: usize) -> Fallible<&Block> {
         if self.forward != Some(forward) {
             self.iter.seek(if forward {
                 (self.behind, Included(self.last))
@@ -63,19 +106,29 @@ impl Cursor {
                 (Included(self.first), self.before)
             });
         }
-        // After an error the place is as it was, and the next step asks again.
+        // After an error the place is behind the pairs before it, and the next step asks again.
         self.forward = None;
-        let next = if forward { self.iter.next() } else { self.iter.next_back() };
-        self.pair = next.transpose()?;
-        let Some((key, value)) = &self.pair else {
+        self.block.clear();
+        let read = if forward {
+            self.iter.for_each_pair(|key, value| self.block.add(key, value, most))
+        } else {
+            let last = self.iter.by_ref().rev().find_map(|pair| match pair {
+                Ok((key, value)) if self.block.add(&key, &value, most) => None,
+                pair => Some(pair.map(drop)),
+            });
+            last.unwrap_or(Ok(()))
+        };
+        let Some(key) = self.block.keys.last() else {
+            read?;
             self.seek(Some(self.first));
             if forward {
                 (self.before, self.behind) = (Included(self.last), Excluded(self.last));
             }
-            return Ok(PleachPair { key: ptr::null(), value: ptr::null(), value_len: 0 });
+            return Ok(&self.block);
         };
-        (self.before, self.behind, self.forward) = (Excluded(*key), Excluded(*key), Some(forward));
-        Ok(PleachPair { key: key.as_ptr(), value: value.as_ptr(), value_len: value.len() })
+        (self.before, self.behind) = (Excluded(*key), Excluded(*key));
+        self.forward = read.is_ok().then_some(forward);
+        Ok(&self.block)
     }
 }
 
@@ -153,10 +206,66 @@ pub extern "C" fn pleach_cursor_previous(
     step(cursor, false, pair)
 }
 
+/// Goes over the next pairs, as so many calls of `pleach_cursor_next`, and gives them together: up to `most`, which is
+/// not 0, and fewer where their values have 64 KiB; none at the end. The cursor is then on the last of them. Pairs
+/// before an error are given first, and the error by the next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_cursor_next_many(
+    cursor: Option<&PleachCursor>,
+    most: usize,
+    pairs: Out<PleachPairs>,
+) -> Failed {
+    step_many(cursor, true, most, pairs)
+}
+
+/// Goes over the pairs before, as so many calls of `pleach_cursor_previous`, and gives them together, the last one first:
+/// otherwise as `pleach_cursor_next_many`.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_cursor_previous_many(
+    cursor: Option<&PleachCursor>,
+    most: usize,
+    pairs: Out<PleachPairs>,
+) -> Failed {
+    step_many(cursor, false, most, pairs)
+}
+
 fn step(cursor: Option<&PleachCursor>, forward: bool, pair: Out<PleachPair>) -> Failed {
     guard(|| {
         let pair = given(pair, "pair")?;
-        pair.write(given(cursor, "cursor")?.change(|cursor| cursor.step(forward))?);
+        pair.write(given(cursor, "cursor")?.change(|cursor| {
+            let Block { keys, values, lengths } = cursor.step(forward, 1)?;
+            let none = PleachPair { key: ptr::null(), value: ptr::null(), value_len: 0 };
+            Ok(keys.first().map_or(none, |key| PleachPair {
+                key: key.as_ptr(),
+                value: values.as_ptr(),
+                value_len: lengths[0],
+            }))
+        })?);
+        Ok(())
+    })
+}
+
+fn step_many(
+    cursor: Option<&PleachCursor>,
+    forward: bool,
+    most: usize,
+    pairs: Out<PleachPairs>,
+) -> Failed {
+    guard(|| {
+        let pairs = given(pairs, "pairs")?;
+        let cursor = given(cursor, "cursor")?;
+        if most == 0 {
+            return Err(PleachError::argument("`most` is 0"));
+        }
+        pairs.write(cursor.change(|cursor| {
+            let Block { keys, values, lengths } = cursor.step(forward, most)?;
+            Ok(PleachPairs {
+                count: keys.len(),
+                keys: keys.as_ptr().cast(),
+                values: values.as_ptr(),
+                lengths: lengths.as_ptr(),
+            })
+        })?);
         Ok(())
     })
 }

@@ -16,7 +16,7 @@
 //!
 //! Threads: handles move between threads, and all functions may be called from any number of threads at the same time,
 //! on the same handle, too, with two exceptions: the `_free` of a handle comes after its last use, and a
-//! `pleach_pair` is overwritten by the next move of its cursor. Calls that change a handle (a batch, a cursor, a finish,
+//! `pleach_pair` or `pleach_pairs` is overwritten by the next move of its cursor. Calls that change a handle (a batch, a cursor, a finish,
 //! a commit of a block) wait for each other. There is no global
 //! state but the function of `pleach_log` and the histograms of `pleach_metrics`. After a `fork` the child opens the database itself.
 //!

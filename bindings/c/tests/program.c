@@ -235,6 +235,53 @@ static void steps(pleach_cursor *cursor, bool forward, uint8_t byte) {
     HOLDS(byte > 8 || (pair.value_len == 2 && pair.value[1] == '0' + byte));
 }
 
+/* The cursor's next or previous pairs have these keys, 0 behind them; they are asked for by up to `most`. */
+static void steps_many(pleach_cursor *cursor, bool forward, size_t most, const uint8_t *bytes) {
+    pleach_pairs pairs;
+    size_t at, room, used;
+    OK(forward ? pleach_cursor_next_many(cursor, most, &pairs) : pleach_cursor_previous_many(cursor, most, &pairs));
+    for (at = 0, used = 0, room = most; bytes[at]; at++, room--) {
+        HOLDS(at < pairs.count && room > 0);
+        HOLDS(memcmp(pairs.keys + 32 * at, key_of(bytes[at]).bytes, 32) == 0);
+        HOLDS(bytes[at] > 8 || (pairs.lengths[at] == 2 && pairs.values[used + 1] == '0' + bytes[at]));
+        used += pairs.lengths[at];
+    }
+    HOLDS(pairs.count == at);
+}
+
+static void blocks_of_pairs(pleach_db *db) {
+    pleach_session *session = session_on(db, NULL);
+    pleach_cursor *cursor = NULL;
+    pleach_pairs pairs;
+    const uint8_t all[] = {1, 2, 3, 4, 5, 6, 7, 9, 10, 0}, back[] = {10, 9, 7, 6, 5, 4, 3, 2, 1, 0};
+    const uint8_t three[] = {1, 2, 3, 0}, next[] = {4, 5, 6, 0}, rest[] = {7, 9, 10, 0}, few[] = {5, 4, 0};
+    OK(pleach_cursor_range(session, 0, NULL, NULL, &cursor));
+    steps_many(cursor, true, SIZE_MAX, all);
+    steps_many(cursor, true, 100, all + 9); /* The end, again and again. */
+    steps_many(cursor, true, 1, all + 9);
+    steps_many(cursor, false, 100, back);
+    steps_many(cursor, false, 100, back + 9);
+    /* In blocks, and beside single steps: the cursor is on the last pair of a block. */
+    steps_many(cursor, true, 3, three);
+    steps_many(cursor, true, 3, next);
+    steps_many(cursor, false, 2, few);
+    steps(cursor, true, 5);
+    steps(cursor, true, 6);
+    steps_many(cursor, true, 3, rest);
+    steps(cursor, true, 0);
+    steps(cursor, false, 10);
+    OK(pleach_cursor_seek(cursor, key_of(8).bytes));
+    steps_many(cursor, true, 2, rest + 1);
+    pleach_cursor_free(cursor);
+    FAILS(pleach_cursor_next_many(NULL, 1, &pairs), PLEACH_ARGUMENT);
+    OK(pleach_cursor_range(session, 0, key_of(4).bytes, key_of(6).bytes, &cursor));
+    pleach_session_free(session);
+    FAILS(pleach_cursor_next_many(cursor, 0, &pairs), PLEACH_ARGUMENT);
+    FAILS(pleach_cursor_previous_many(cursor, 1, NULL), PLEACH_ARGUMENT);
+    steps_many(cursor, true, 3, next); /* It begins where it was: a call that fails moves nothing. */
+    pleach_cursor_free(cursor);
+}
+
 static void cursors(pleach_db *db) {
     pleach_session *session = session_on(db, NULL);
     pleach_cursor *cursor = NULL;
@@ -526,6 +573,7 @@ static void handles_of_another_kind(pleach_db *db) {
     pleach_load *load = NULL, *other = NULL;
     pleach_bytes bytes = {0};
     pleach_pair pair;
+    pleach_pairs pairs;
     uint8_t kinds[256];
     key one = key_of(1), out;
     uint64_t number, newest;
@@ -571,6 +619,8 @@ static void handles_of_another_kind(pleach_db *db) {
     OF_ANOTHER_KIND(CURSOR, pleach_cursor_seek(it, one.bytes));
     OF_ANOTHER_KIND(CURSOR, pleach_cursor_next(it, &pair));
     OF_ANOTHER_KIND(CURSOR, pleach_cursor_previous(it, &pair));
+    OF_ANOTHER_KIND(CURSOR, pleach_cursor_next_many(it, 1, &pairs));
+    OF_ANOTHER_KIND(CURSOR, pleach_cursor_previous_many(it, 1, &pairs));
     OF_ANOTHER_KIND(BATCH, pleach_batch_read(it, 0, one.bytes));
     OF_ANOTHER_KIND(BATCH, pleach_batch_put(it, 0, one.bytes, NULL, 0));
     OF_ANOTHER_KIND(BATCH, pleach_batch_delete(it, 0, one.bytes));
@@ -914,6 +964,7 @@ int main(int count, char **arguments) {
     first_block(db);
     reading(db);
     cursors(db);
+    blocks_of_pairs(db);
     proofs(db);
     a_failed_commit_gives_the_block_back(db);
     overlays(db);

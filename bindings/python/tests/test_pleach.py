@@ -93,6 +93,57 @@ class Reading(Case):
         self.assertEqual(list(reversed(session)), list(session)[::-1])
         self.assertEqual(list(reversed(session.cursor())), list(session.items())[::-1])
 
+    def test_iteration_in_blocks_gives_the_pairs_of_single_steps(self):
+        # More than a block has, by number and by bytes; empty and long values between.
+        sizes = {0: 0, 700: 0, 701: 40_000, 702: 70_000, 703: 300_000, 1900: 200_000}
+        wanted = [
+            (n.to_bytes(4, "big") * 8, bytes([n % 251]) * sizes.get(n, n % 90)) for n in range(4000)
+        ]
+        self.block(dict(wanted) | {key(n): b"" for n in range(1, 10)}).commit()
+        session = self.db.session()
+        of = {"last": wanted[-1][0]}
+        self.assertEqual(list(session.items(**of)), wanted)
+        self.assertEqual(list(session.items(**of, reverse=True)), wanted[::-1])
+        # A loop that stops early, and others beside it.
+        first, second = session.items(**of), session.items(**of, reverse=True)
+        for at in range(100):
+            self.assertEqual((next(first), next(second)), (wanted[at], wanted[-1 - at]))
+        first.close()
+        cursor = session.cursor(**of)
+        self.assertEqual(cursor.next_many(3), wanted[:3])
+        self.assertEqual(cursor.previous(), wanted[1])
+        self.assertEqual(cursor.previous_many(100), [wanted[0]])
+        self.assertEqual(cursor.previous_many(1), [])
+        cursor.seek(wanted[701][0])
+        self.assertEqual(cursor.next_many(1 << 60), wanted[701:703])
+        self.assertEqual(cursor.next_many(1 << 60), wanted[703:704])
+        self.refused(902, cursor.next_many, 0)
+        with self.assertRaises((TypeError, ValueError, OverflowError)):
+            cursor.next_many(-1)
+        self.assertEqual(cursor.next(), wanted[704])
+
+    def test_pairs_before_a_damaged_one_are_given(self):
+        self.block({key(100): bytes(100_000)}).commit()
+        self.db.close()
+        with open(self.folder / "overflow", "r+b") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            file.write(b"damage! " * (size // 8))
+        self.db = pleach.open(self.folder, create=False, cache_mib=64, history=100)
+        self.addCleanup(self.db.close)
+        session = self.db.session()
+        found, items = [], session.items()
+        with self.assertRaises(pleach.Error) as raised:
+            found.extend(iter(lambda: next(items)[0], None))
+        self.assertIn(raised.exception.code, (302, 308))
+        self.assertEqual(found, [key(n) for n in range(1, 10)])
+        cursor = session.cursor()
+        self.assertEqual(len(cursor.next_many(20)), 9)
+        for _ in range(3):
+            with self.assertRaises(pleach.Error):
+                cursor.next_many(20)
+        self.assertEqual(cursor.previous(), (key(8), b"v8"))
+
     def test_a_cursor_goes_both_ways_and_outlives_its_session(self):
         with self.db.session() as session:
             cursor = session.cursor(key(2), key(5))

@@ -21,6 +21,7 @@ import operator
 import os
 import threading
 from datetime import datetime, timezone
+from itertools import accumulate
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from . import _library as _c
@@ -430,8 +431,7 @@ class Namespace:
         reverse: bool = False,
     ) -> Iterator[Pair]:
         """The pairs of a range or prefix, in the order of the keys, or from the last to the first."""
-        cursor = self.cursor(first, last, prefix=prefix)
-        return reversed(cursor) if reverse else iter(cursor)
+        return self.cursor(first, last, prefix=prefix)._rest(reverse)
 
     def keys(
         self,
@@ -547,6 +547,37 @@ class Cursor(_Handle):
     def previous(self) -> Optional[Pair]:
         """Goes to the pair before; none at the beginning."""
         return self._step(lib.pleach_cursor_previous)
+
+    def _step_many(self, function: Any, most: int) -> List[Pair]:
+        pairs = _c.CPairs()
+        with self._copying:
+            function(self._handle, most, ctypes.byref(pairs))
+            count = pairs.count
+            lengths = pairs.lengths[:count]
+            keys = ctypes.string_at(pairs.keys, 32 * count)
+            values = ctypes.string_at(pairs.values, sum(lengths))
+        ends = list(accumulate(lengths, initial=0))
+        return [
+            (keys[at : at + 32], values[begin:end])
+            for at, begin, end in zip(range(0, 32 * count, 32), ends, ends[1:])
+        ]
+
+    def next_many(self, most: int) -> List[Pair]:
+        """Goes over up to so many next pairs, fewer where their values have 64 KiB, in one call; none at the end."""
+        return self._step_many(lib.pleach_cursor_next_many, _long(most))
+
+    def previous_many(self, most: int) -> List[Pair]:
+        """Goes over up to so many pairs before, the last one first, as ``next_many``; none at the beginning."""
+        return self._step_many(lib.pleach_cursor_previous_many, _long(most))
+
+    def _rest(self, reverse: bool) -> Iterator[Pair]:
+        """The pairs of a cursor that nobody else moves. Who wants a few does not wait for many."""
+        if reverse:
+            self.seek(None)
+        step, most = self.previous_many if reverse else self.next_many, 8
+        while pairs := step(most):
+            yield from pairs
+            most = min(2 * most, 1024)
 
     def close(self) -> None:
         """Frees it."""

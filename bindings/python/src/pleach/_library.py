@@ -215,6 +215,15 @@ class CPair(ctypes.Structure):
     ]
 
 
+class CPairs(ctypes.Structure):
+    _fields_ = [
+        ("count", ctypes.c_size_t),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("lengths", ctypes.POINTER(ctypes.c_size_t)),
+    ]
+
+
 Logger = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)
 
 _TYPES = {
@@ -227,6 +236,7 @@ _TYPES = {
     "pleach_error": CError,
     "pleach_bytes": CBytes,
     "pleach_pair": CPair,
+    "pleach_pairs": CPairs,
 }
 
 
