@@ -274,6 +274,7 @@ impl Engine for PleachEngine {
             ("pages written", metrics.pages_written),
             ("device writes of pages", metrics.page_runs_written),
             ("log bytes", metrics.log_bytes),
+            ("image bytes", metrics.image_bytes),
             ("hashes", metrics.hashes),
             ("changes", metrics.changes),
             ("stalled us", metrics.stalled_micros),

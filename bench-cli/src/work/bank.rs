@@ -13,6 +13,7 @@ use std::time::Instant;
 use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
+use super::meter::parts_written;
 use super::{StopOnDrop, WorkPlan};
 use crate::draw::{Distribution, Draws, Sampler, account_key, number};
 use crate::engine::buffered::hashed;
@@ -282,6 +283,8 @@ struct BankTimes {
     /// The time of the last sync and of remaining background work, also before another engine's turn.
     drain: Duration,
     written: u64,
+    /// Parts of `written`, where the engine counts them.
+    parts: Vec<(&'static str, u64)>,
     beside: Pace,
     reads: Times,
     sums: u64,
@@ -326,7 +329,7 @@ impl Bank<'_> {
         done?;
         self.took.load.record(load);
         engine.pause(true);
-        let (from, pending) = (ResourceUsage::now(), engine.pending());
+        let (from, pending, counters) = (ResourceUsage::now(), engine.pending(), engine.counters());
         let draws = draws(side.flags.seed, 0);
         let mut desk = TransferRound { engine, draws, drawn: 0, logged: 0, commits: 0 };
         while desk.drawn < self.args.transfers && side.turn()? {
@@ -348,7 +351,15 @@ impl Bank<'_> {
         done?;
         self.took.last_sync.record(sync);
         self.took.drain += sync + drain;
-        self.took.written += ResourceUsage::now().since(&from).written;
+        let written = ResourceUsage::now().since(&from).written;
+        self.took.written += written;
+        let parts = parts_written(&counters, &desk.engine.counters(), written);
+        for (at, part) in parts.into_iter().flatten().enumerate() {
+            match self.took.parts.get_mut(at) {
+                Some((_, bytes)) => *bytes += part.1,
+                None => self.took.parts.push(part),
+            }
+        }
         if self.args.readers > 0 && !side.is_stopped() {
             self.beside_readers(&mut desk, side)?;
         }
@@ -370,10 +381,12 @@ impl Bank<'_> {
         side.figure(took.alone.rate(case, drained, part, took.drain))?;
         side.figure(took.alone.commits.latencies(case, "a commit").committed())?;
         side.figure(took.last_sync.latencies(case, "last sync").committed())?;
-        let written = ratio(took.written, took.alone.transfers);
-        side.figure(
-            Figure::one(case, "bytes written of a transfer", Unit::Bytes, written).committed(),
-        )?;
+        for (name, bytes) in
+            [("bytes written of a transfer", took.written)].iter().chain(&took.parts)
+        {
+            let of_each = ratio(*bytes, took.alone.transfers);
+            side.figure(Figure::one(case, name, Unit::Bytes, of_each).committed())?;
+        }
         if took.reads.count() > 0 {
             side.figure(took.beside.rate(case, "transfers beside readers", part, zero))?;
             side.figure(took.reads.each(case, "a read beside transfers", READS))?;

@@ -30,12 +30,40 @@ impl Phases {
     }
 }
 
+/// An engine's counters: names and values.
+pub type Counters = Vec<(&'static str, u64)>;
+
+/// How much a counter has grown; none where the engine has no such one.
+fn grown(before: &Counters, now: &Counters, name: &str) -> Option<u64> {
+    let of = |counters: &Counters| counters.iter().find(|one| one.0 == name).map(|one| one.1);
+    Some(of(now)?.saturating_sub(of(before)?))
+}
+
+/// What an engine has written, `all` bytes of it by the system's count; none where it has no counters of its parts. Of the
+/// rest most are the zeros of new log segments.
+pub fn parts_written(
+    before: &Counters,
+    now: &Counters,
+    all: u64,
+) -> Option<[(&'static str, u64); 4]> {
+    let log = grown(before, now, "log bytes")?;
+    let pages = grown(before, now, "pages written")? * 4096;
+    let images = grown(before, now, "image bytes")?;
+    let rest = all.saturating_sub(log + pages + images);
+    Some([
+        ("of them records of the log", log),
+        ("of them leaf pages", pages),
+        ("of them images of checkpoints", images),
+        ("of them zeros of new log segments, and the rest", rest),
+    ])
+}
+
 /// What is measured from the start of the clock on.
 pub struct Meter {
     folder: PathBuf,
     works_on: bool,
     start: Instant,
-    counters: Vec<(&'static str, u64)>,
+    counters: Counters,
     pending: u64,
     used: ResourceUsage,
     /// When the clock was started last.
@@ -124,9 +152,7 @@ impl Meter {
 
     /// What the engine has counted since the start.
     pub fn counted(&self, engine: &dyn Engine, name: &str) -> Option<u64> {
-        let of =
-            |counters: &[(&str, u64)]| counters.iter().find(|one| one.0 == name).map(|one| one.1);
-        Some(of(&engine.counters())?.saturating_sub(of(&self.counters)?))
+        grown(&self.counters, &engine.counters(), name)
     }
 
     /// Seconds since the start, pauses included.
@@ -213,6 +239,10 @@ impl Meter {
         one("processor time of a key, all threads", Unit::Nanos, processor / float(keys))?;
         one("device reads of a key", Unit::Ratio, ratio(self.used.read / 4096, keys))?;
         one("bytes written of a key", Unit::Bytes, ratio(self.used.written, keys))?;
+        let parts = parts_written(&self.counters, &engine.counters(), self.used.written);
+        for (name, bytes) in parts.into_iter().flatten() {
+            one(name, Unit::Bytes, ratio(bytes, keys))?;
+        }
         if let Some(hashes) = self.counted(engine, "hashes").filter(|hashes| *hashes > 0) {
             let bound = float(hashes) * nanos_of_a_hash();
             side.figure(Figure::one(
