@@ -76,7 +76,7 @@ pub struct Flags {
     pub history: u64,
     /// Memory that undo may take (default: the engine's own choice)
     #[arg(long, global = true, value_name = "MIB", value_parser = mib(1))]
-    pub history_mib: Option<u64>,
+    pub undo_memory_mib: Option<u64>,
     /// Empty the system's page cache between load and run (needs root)
     #[arg(long, global = true)]
     pub drop_caches: bool,

@@ -76,7 +76,7 @@ fn options(folder: &Path, history: u64) -> Options {
         .cache_mib(CACHE_MIB)
         .durability(Durability::None)
         .history(history)
-        .history_bytes(4 << 30)
+        .undo_memory_bytes(4 << 30)
 }
 
 /// Measures what reads and proofs cost at these distances.

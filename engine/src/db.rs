@@ -182,7 +182,7 @@ impl Db {
     /// is the newest.
     ///
     /// What later commits replaced is read from the device where memory has no room for it
-    /// ([`Options::history_bytes`](crate::Options::history_bytes)).
+    /// ([`Options::undo_memory_mib`](crate::Options::undo_memory_mib)).
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;

@@ -120,8 +120,8 @@
 //! crashes: [`Db::at`] gives a session on one, with reads, iteration and proofs, [`Session::fork`] a second one on the
 //! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. A
 //! history of `n` has `n` commits: what they replaced lies on the device in sorted runs, the newest of it in memory as
-//! well, as far as [`Options::history_bytes`] allows. The device's bytes can be limited, too
-//! ([`Options::history_mib`]): then the oldest commits go first, reading them gives [`Error::SnapshotTooOld`],
+//! well, as far as [`Options::undo_memory_mib`] allows. The device's bytes can be limited, too
+//! ([`Options::history_disk_mib`]): then the oldest commits go first, reading them gives [`Error::SnapshotTooOld`],
 //! and commits never fail for it. A session that is kept beyond the history can be read as long as memory has its undo.
 //! Damage costs the commits before it alone ([`Opening::lost`](status::Opening::lost)); with
 //! [`Options::require_history`] the open is refused then. [`Db::pins`] says who holds which commit, and since when.

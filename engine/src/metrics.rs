@@ -190,7 +190,7 @@ counters! {
     /// Commits before the newest one that can be read.
     Gauge Count "pleach_history_kept" history_kept,
     /// Commits that could be read if [`Options::history`](crate::Options::history) were the only limit. When more than
-    /// are kept, the replaced values take more than [`Options::history_mib`](crate::Options::history_mib).
+    /// are kept, the replaced values take more than [`Options::history_disk_mib`](crate::Options::history_disk_mib).
     Gauge Count "pleach_history_wanted" history_wanted,
     /// Bytes of the device that runs of the history take.
     Gauge Bytes "pleach_history_bytes" history_bytes,

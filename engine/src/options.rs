@@ -130,8 +130,8 @@ pub struct Options {
     /// Bytes of log that make a checkpoint due; `None` for the limit that the database was created with.
     pub(crate) log_limit: Option<u64>,
     pub(crate) history: Option<u64>,
-    pub(crate) history_bytes: Option<u64>,
-    pub(crate) history_limit: Option<u64>,
+    pub(crate) undo_memory: Option<u64>,
+    pub(crate) history_disk: Option<u64>,
     pub(crate) kept_log_mib: Option<u64>,
     pub(crate) require_history: bool,
     pub(crate) accept_root: Option<Node>,
@@ -156,8 +156,8 @@ impl Options {
             direct: true,
             log_limit: None,
             history: None,
-            history_bytes: None,
-            history_limit: None,
+            undo_memory: None,
+            history_disk: None,
             kept_log_mib: None,
             require_history: false,
             accept_root: None,
@@ -275,21 +275,28 @@ impl Options {
     /// Without this call a database keeps the number that it was last opened with; a new one has 0. A checkpoint soon
     /// after the open records it. A larger number than before counts from the newest commit on; 0 removes the history
     /// at once, and so opens a database whose device cannot read its history any more; `u64::MAX` keeps as many as
-    /// [`Self::history_mib`] leaves room for. Replaced values lie on the device, some 82 bytes a change; memory has the
-    /// newest of them ([`Self::history_bytes`]).
+    /// [`Self::history_disk_mib`] leaves room for. Replaced values lie on the device, some 82 bytes a change; memory has the
+    /// newest of them ([`Self::undo_memory_mib`]).
     #[must_use]
     pub fn history(mut self, commits: u64) -> Self {
         self.history = Some(commits);
         self
     }
 
-    /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an eighth of the
+    /// MiB of memory that undo may take, of the history and of pinned commits together (default: an eighth of the
     /// budget). Where commits replace more, the oldest undo is evicted. Undo of the history is then read from the
     /// device when it is needed; without a history, sessions on older commits get
     /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
-    pub fn history_bytes(mut self, bytes: u64) -> Self {
-        self.history_bytes = Some(bytes);
+    pub fn undo_memory_mib(self, mib: u64) -> Self {
+        self.undo_memory_bytes(mib.saturating_mul(1 << 20))
+    }
+
+    /// [`Self::undo_memory_mib`] in bytes, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn undo_memory_bytes(mut self, bytes: u64) -> Self {
+        self.undo_memory = Some(bytes);
         self
     }
 
@@ -298,8 +305,8 @@ impl Options {
     /// with a warning when that begins, and reading them gives [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     /// The room is used again when an image without them is durable, after a checkpoint or two.
     #[must_use]
-    pub fn history_mib(mut self, mib: u64) -> Self {
-        self.history_limit = Some(mib.saturating_mul(1 << 20));
+    pub fn history_disk_mib(mut self, mib: u64) -> Self {
+        self.history_disk = Some(mib.saturating_mul(1 << 20));
         self
     }
 
@@ -314,7 +321,7 @@ impl Options {
 
     /// Refuses to open, with [`Error::HistoryShort`](crate::Error::HistoryShort), when less of the history can be read
     /// than there should be: because the log or a run is damaged there, or because the history takes more than
-    /// [`Self::history_mib`] (default: false). Otherwise [`Opening::lost`](crate::status::Opening::lost) says what is
+    /// [`Self::history_disk_mib`] (default: false). Otherwise [`Opening::lost`](crate::status::Opening::lost) says what is
     /// lost, and reading a commit before the damage gives [`Error::HistoryLost`](crate::Error::HistoryLost). An open
     /// reads the descriptors of the runs, not all of their pages: `pleach check` and a scrub do.
     #[must_use]
@@ -337,8 +344,8 @@ impl Options {
     pub(crate) fn history_limits(&self, recorded: u64) -> HistoryLimits {
         HistoryLimits {
             commits: self.history.unwrap_or(recorded),
-            bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
-            disk_bytes: self.history_limit.unwrap_or(u64::MAX),
+            bytes: self.undo_memory.unwrap_or(self.cache_bytes / 8),
+            disk_bytes: self.history_disk.unwrap_or(u64::MAX),
             reads_runs: self.tuning.reads_history,
         }
     }

@@ -52,7 +52,7 @@ impl Setup {
             .tune(|tuning| tuning.trie_cache = self.trie_cache_kib.map(|kib| kib << 10))
             .log_limit_bytes(64 << 10)
             .history(self.history)
-            .history_bytes(64 << 20)
+            .undo_memory_bytes(64 << 20)
             .geometry(Geometry::least())
     }
 

@@ -46,7 +46,7 @@ fn a_follower_has_each_state_that_it_was_at_however_far_apart() {
         let opened = |history| {
             let database = move |options: Options| options.small().cache_mib(8).history(history);
             let options =
-                options().database(move |options| database(options).history_bytes(memory));
+                options().database(move |options| database(options).undo_memory_bytes(memory));
             Follower::open(&archive, &folder, &options).expect("opened")
         };
         let mut follower = opened(DEEP);

@@ -67,8 +67,8 @@ impl PleachEngine {
             })
             .log_limit_mib(flags.log_limit_mib)
             .history(flags.history);
-        let options = match flags.history_mib {
-            Some(mib) => options.history_bytes(mib << 20),
+        let options = match flags.undo_memory_mib {
+            Some(mib) => options.undo_memory_mib(mib),
             None => options,
         };
         let db = Db::open(options).map_err(wrap)?;

@@ -67,7 +67,7 @@ impl SoakArgs {
         }
         let (needed, budget) = (self.undo_mib(flags), flags.cache_mib);
         let ours = flags.backend.iter().any(|name| name == "pleach");
-        if ours && self.sessions > 0 && flags.history_mib.is_none() && needed * 2 > budget {
+        if ours && self.sessions > 0 && flags.undo_memory_mib.is_none() && needed * 2 > budget {
             return usage(format!(
                 "sessions of {} batches need up to {needed} MiB of undo, which is more than half of --cache-mib {budget}: \
                  raise it to {}, or lower --batch or --session-batches, or say --sessions 0",
@@ -112,8 +112,9 @@ pub fn run(args: &SoakArgs, side: &mut JobContext) -> Result<()> {
     }
     let undo = args.undo_mib(&side.flags);
     // An eighth is the engine's own limit.
-    if args.sessions > 0 && side.flags.history_mib.is_none() && undo * 8 > side.flags.cache_mib {
-        side.flags.history_mib = Some(undo);
+    if args.sessions > 0 && side.flags.undo_memory_mib.is_none() && undo * 8 > side.flags.cache_mib
+    {
+        side.flags.undo_memory_mib = Some(undo);
         side.note(format!(
             "undo may take {undo} MiB, for sessions of {} batches",
             args.session_batches

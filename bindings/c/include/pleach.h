@@ -214,7 +214,7 @@ const char *pleach_version(void);
 
 /* Opens the database in a folder. Options are `key=value` pairs between white space or commas, such as
  * `create=true cache_mib=64`: `cache_mib`, `create`, `direct`, `durability` (`commit`, `none`, `periodic:MILLISECONDS`),
- * `hasher` (`blake3`, `sha2-256`), `history`, `history_bytes`, `history_mib`, `kept_log_mib`, `in_flight`, `io` (`auto`, `uring`,
+ * `hasher` (`blake3`, `sha2-256`), `history`, `undo_memory_mib`, `history_disk_mib`, `kept_log_mib`, `in_flight`, `io` (`auto`, `uring`,
  * `blocking`), `log_limit_mib`, `read_only`, `require_history`, `threads`. An empty text takes the defaults. One process opens a
  * database for writing; any number open it with `read_only=true` beside it. Errors: codes 1xx to 3xx of docs/errors.md. */
 PLEACH_CHECK pleach_error *pleach_open(const char *folder, const char *options, pleach_db **db);

@@ -174,7 +174,7 @@ pub enum Error {
     /// into the memory for undo; or the history took more disk than it may.
     #[error(
         "commit {commit} cannot be read any more, the oldest that can is {oldest}: for more give the \
-         options `history`, `history_bytes` or `history_mib` more"
+         options `history`, `undo_memory_mib` or `history_disk_mib` more"
     )]
     SnapshotTooOld {
         /// The commit.
@@ -556,7 +556,7 @@ fn in_use(holder: Holder) -> String {
 fn short(cause: Option<&Error>) -> String {
     match cause {
         Some(error) => format!("{error}; restore a copy of the folder from before the damage"),
-        None => "give the option `history_mib` more".to_owned(),
+        None => "give the option `history_disk_mib` more".to_owned(),
     }
 }
 

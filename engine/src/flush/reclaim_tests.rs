@@ -129,7 +129,7 @@ fn a_block_that_outlives_a_dropped_trie_goes_into_its_successor() {
     for filled in [false, true] {
         let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
         let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-        let options = Options::new("sim").create(true).cache_mib(8).threads(1).history_bytes(1);
+        let options = Options::new("sim").create(true).cache_mib(8).threads(1).undo_memory_bytes(1);
         let db = SimDb::open_on(disk.clone(), runtime.clone(), options.small()).expect("opened");
         put(&db, 0, 0..3, 50);
         let fill = || {

@@ -489,12 +489,12 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
     // A limit of bytes on the device makes the history short, too; a limit of memory does not.
     let disk = SimDisk::from_image(&image, 1);
     let (db, _runtime) =
-        open(&disk, options().history_bytes(1).require_history(true)).expect("opened");
+        open(&disk, options().undo_memory_bytes(1).require_history(true)).expect("opened");
     assert_eq!(db.history(), 0..=12);
     drop(db);
     let with_runs_on_it = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     with_runs(&with_runs_on_it);
-    let tight = options().history_mib(0).require_history(true);
+    let tight = options().history_disk_mib(0).require_history(true);
     let error = open(&with_runs_on_it, tight).expect_err("less than there should be");
     assert!(matches!(error, Error::HistoryShort { wanted: 0, cause: None, .. }), "{error}");
     // An open without a history does not need it.

@@ -60,8 +60,8 @@ impl Options {
                 self.geometry = if small { Geometry::small() } else { Geometry::default() };
             }
             "history" => self.history = Some(parsed(value, NUMBER)?),
-            "history_bytes" => self.history_bytes = Some(parsed(value, NUMBER)?),
-            "history_mib" => self.history_limit = Some(mib(value)?),
+            "undo_memory_mib" => self.undo_memory = Some(mib(value)?),
+            "history_disk_mib" => self.history_disk = Some(mib(value)?),
             "kept_log_mib" => self.kept_log_mib = Some(parsed(value, NUMBER)?),
             "require_history" => self.require_history = parsed(value, SWITCH)?,
             "hasher" => {
@@ -74,7 +74,7 @@ impl Options {
 }
 
 const NAMES: &str = "one of `create`, `read_only`, `cache_mib`, `threads`, `in_flight`, `durability`, `io`, `direct`, \
-    `log_limit_mib`, `small`, `history`, `history_bytes`, `history_mib`, `kept_log_mib`, `require_history`, `hasher`";
+    `log_limit_mib`, `small`, `history`, `undo_memory_mib`, `history_disk_mib`, `kept_log_mib`, `require_history`, `hasher`";
 const SWITCH: &str = "`true` or `false`";
 const NUMBER: &str = "a number";
 
@@ -106,8 +106,8 @@ impl fmt::Display for Options {
         let sizes = [
             ("log_limit_mib", self.log_limit.map(|bytes| bytes >> 20)),
             ("history", self.history),
-            ("history_bytes", self.history_bytes),
-            ("history_mib", self.history_limit.map(|bytes| bytes >> 20)),
+            ("undo_memory_mib", self.undo_memory.map(|bytes| bytes >> 20)),
+            ("history_disk_mib", self.history_disk.map(|bytes| bytes >> 20)),
             ("kept_log_mib", self.kept_log_mib),
         ];
         for (key, value) in sizes {
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn text_sets_what_methods_set_and_is_given_back() {
         let text = "create=true, cache_mib=512\tthreads=3 in_flight=32 durability=periodic:250\n\
-                    io=blocking direct=false log_limit_mib=64 history=128 history_bytes=1000 \
-                    history_mib=2000 kept_log_mib=20 require_history=true hasher=sha2-256";
+                    io=blocking direct=false log_limit_mib=64 history=128 undo_memory_mib=1000 \
+                    history_disk_mib=2000 kept_log_mib=20 require_history=true hasher=sha2-256";
         let set = Options::new("a").set(text).expect("understood");
         let made = Options::new("a")
             .create(true)
@@ -142,8 +142,8 @@ mod tests {
             .direct(false)
             .log_limit_mib(64)
             .history(128)
-            .history_bytes(1000)
-            .history_mib(2000)
+            .undo_memory_mib(1000)
+            .history_disk_mib(2000)
             .kept_log_mib(20)
             .require_history(true)
             .hasher(Hasher::SHA2_256);

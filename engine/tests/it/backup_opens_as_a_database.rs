@@ -144,7 +144,8 @@ fn a_backup_beside_commits_flushes_and_checkpoints_is_one_commit() {
 fn a_backup_has_its_history_however_much_is_replaced_meanwhile() {
     const KEYS: u64 = 60;
     let disk = SimDisk::new(1, unrecorded());
-    let options = Options::new("sim").cache_mib(8).threads(1).small().history(12).history_bytes(1);
+    let options =
+        Options::new("sim").cache_mib(8).threads(1).small().history(12).undo_memory_bytes(1);
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let db = Db::open_on(disk, runtime.clone(), options.clone().create(true)).expect("created");
     // Each key has the number of the last commit that wrote it.

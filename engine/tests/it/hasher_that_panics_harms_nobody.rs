@@ -35,7 +35,7 @@ fn the_next_batch_is_right_and_other_sessions_go_on() {
     let options =
         Options::new(folder.path()).create(true).cache_mib(16).threads(2).in_flight(16).small();
     // The session that stays open needs the undo of all batches.
-    let options = options.history_bytes(8 << 20);
+    let options = options.undo_memory_bytes(8 << 20);
     let db = Db::open(options.hasher(TOUCHY)).expect("created");
     db.pause_background();
     let mut model = Model::default();

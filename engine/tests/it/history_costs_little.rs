@@ -27,7 +27,7 @@ fn changed(commit: u64) -> impl Iterator<Item = u64> {
 
 fn open(folder: &std::path::Path) -> Db {
     let options = Options::new(folder).create(true).cache_mib(256).threads(2);
-    let options = options.durability(Durability::None).history(COMMITS).history_bytes(1 << 30);
+    let options = options.durability(Durability::None).history(COMMITS).undo_memory_bytes(1 << 30);
     Db::open(options).expect("opened")
 }
 
@@ -136,7 +136,7 @@ fn small(disk: &SimDisk, options: impl Fn(Options) -> Options) -> (SimDb, SimRun
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let options_of =
         Options::new("sim").create(true).cache_mib(8).threads(1).geometry(Geometry::least());
-    let options = options(options_of.history_bytes(1).kept_log_mib(0));
+    let options = options(options_of.undo_memory_bytes(1).kept_log_mib(0));
     (Db::open_on(disk.clone(), runtime.clone(), options).expect("opened"), runtime)
 }
 

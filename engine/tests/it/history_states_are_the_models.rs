@@ -44,7 +44,7 @@ fn open(folder: &Path, keys: Keys, history: u64) -> Db {
         options.tune(|tuning| tuning.flush_at = 1).log_limit_bytes(256 << 10).history(history);
     // With one byte of memory what is on the device is read from there.
     let in_memory = matches!(keys, Keys::Sequential);
-    Db::open(options.history_bytes(if in_memory { 1 << 30 } else { 1 })).expect("opened")
+    Db::open(options.undo_memory_bytes(if in_memory { 1 << 30 } else { 1 })).expect("opened")
 }
 
 impl World {

@@ -30,7 +30,7 @@ fn put(db: &SimDb, ids: std::ops::Range<u64>, value: u64) -> u64 {
 #[test]
 fn a_reader_whose_undo_takes_too_much_is_told_and_the_commit_goes_on() {
     let (disk, options) = small(0);
-    let db = opened(&disk, &options.history_bytes(64 << 10));
+    let db = opened(&disk, &options.undo_memory_bytes(64 << 10));
     put(&db, 0..200, 0);
     let options = SessionOptions::new().label("explorer");
     let old = db.session(options).expect("a session");
@@ -99,7 +99,7 @@ fn a_rollback_says_what_it_cannot_do() {
 fn a_history_is_as_long_as_it_should_be_whatever_memory_it_has() {
     for memory in [1, 64 << 10, u64::MAX] {
         let (disk, options) = small(1000);
-        let options = options.history_bytes(memory);
+        let options = options.undo_memory_bytes(memory);
         let mut db = opened(&disk, &options);
         let key = crate::common::uniform;
         let value = |number: u64| Some(Value::from(number.to_be_bytes().as_slice()));
@@ -150,7 +150,7 @@ fn a_history_is_as_long_as_it_should_be_whatever_memory_it_has() {
 #[test]
 fn a_history_is_shorter_where_its_bytes_are_limited() {
     let (disk, options) = small(1000);
-    let options = options.history_mib(1);
+    let options = options.history_disk_mib(1);
     for run in 0..12 {
         let db = opened(&disk, &options);
         for value in 5 * run..5 * run + 5 {
@@ -176,7 +176,7 @@ fn a_history_is_shorter_where_its_bytes_are_limited() {
 #[test]
 fn a_run_does_not_have_what_was_dropped_before_it_was_written() {
     let (disk, options) = small(100);
-    let options = options.history_mib(1);
+    let options = options.history_disk_mib(1);
     let db = opened(&disk, &options);
     let key = crate::common::uniform;
     let put = |number: u64| {
@@ -245,7 +245,7 @@ fn readers_beside_commits_see_their_commit_or_are_told() {
         .threads(2)
         .durability(pleach::Durability::None)
         .history(20)
-        .history_bytes(700 << 10);
+        .undo_memory_bytes(700 << 10);
     let db = pleach::Db::open(options).expect("opened");
     let write = |number: u64| {
         let value = Value::from(number.to_be_bytes().as_slice());

@@ -17,7 +17,7 @@ const LONG: u64 = 1_000_000;
 fn options() -> Options {
     let mut setup = Setup::draw(3);
     (setup.cache_kib, setup.flush_at, setup.history) = (4096, 1, 8);
-    setup.options().history_bytes(256 << 10)
+    setup.options().undo_memory_bytes(256 << 10)
 }
 
 fn open(disk: &SimDisk, options: &Options) -> (SimDb, SimRuntime) {
@@ -125,7 +125,7 @@ fn long_values_of_older_states_are_bounded_in_bytes() {
     // Room for ten values, each of which takes 75 pages, and for a few small runs.
     let limit = 3;
     for history in [1000, 0] {
-        let options = options().history(history).history_bytes(1 << 30).history_mib(limit);
+        let options = options().history(history).undo_memory_bytes(1 << 30).history_disk_mib(limit);
         let disk = SimDisk::new(3, unrecorded());
         let (db, runtime) = open(&disk, &options);
         commit(&db, vec![Access::write(uniform(LONG), Some(long(1)))]);

@@ -401,7 +401,7 @@ fn on_threads_beside_commits_and_flushes() {
         .tune(|tuning| tuning.flush_at = 1)
         .geometry(Geometry::small())
         .log_limit_bytes(256 << 10);
-    let options = options.history_bytes(64 << 20);
+    let options = options.undo_memory_bytes(64 << 20);
     let db = Db::open(options).expect("created");
     let mut model: BTreeMap<Key, Value> =
         (0..60_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();

@@ -19,7 +19,7 @@ type HeldDb = Db;
 
 fn options(history: u64) -> Options {
     let options = Options::new("sim").create(true).cache_kib(512).threads(1).in_flight(4);
-    options.history(history).history_bytes(8 << 10).kept_log_mib(0).geometry(Geometry::least())
+    options.history(history).undo_memory_bytes(8 << 10).kept_log_mib(0).geometry(Geometry::least())
 }
 
 fn writer(disk: &SimDisk, history: u64) -> SimDb {

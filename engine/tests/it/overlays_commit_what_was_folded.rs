@@ -275,7 +275,7 @@ fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_co
         .cache_mib(16)
         .threads(2)
         .tune(|tuning| tuning.flush_at = 1);
-    let db = Db::open(options.history_bytes(1).small()).expect("opened");
+    let db = Db::open(options.undo_memory_bytes(1).small()).expect("opened");
     db.pause_background();
     let mut model = Model::default();
     let below = puts(0..3000, 1);
@@ -296,13 +296,13 @@ fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_co
 }
 
 /// The history may move on beyond that base at any moment of a commit: here a checkpoint writes its undo, which is more
-/// than `history_mib` allows, while the commit writes a long value, and a flush splits pages. It gave `SnapshotTooOld`.
+/// than `history_disk_mib` allows, while the commit writes a long value, and a flush splits pages. It gave `SnapshotTooOld`.
 #[test]
 fn an_overlay_whose_base_leaves_the_history_during_its_commit_is_committed() {
     for merged in [false, true] {
         let (device, gate) = Held::new(SimDisk::new(1, unrecorded()));
         let options = Options::new("sim").create(true).cache_mib(16).geometry(Geometry::small());
-        let options = options.history(200).history_mib(0).log_limit_bytes(256 << 10);
+        let options = options.history(200).history_disk_mib(0).log_limit_bytes(256 << 10);
         let options = options.tune(|tuning| tuning.flush_at = 1);
         let db = Db::open_on(device, Patient::new(2, &gate), options).expect("opened");
         db.pause_background();

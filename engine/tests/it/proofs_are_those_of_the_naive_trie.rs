@@ -57,7 +57,7 @@ fn of_old_commits_whatever_became_of_their_pages() {
             .cache_mib(64)
             .small()
             .tune(|tuning| tuning.flush_at = 255);
-        let options = options.history(100).history_bytes(1 << 30);
+        let options = options.history(100).undo_memory_bytes(1 << 30);
         let db = SimDb::open_on(disk, runtime, options).expect("opened");
         let (mut model, mut then) = (Model::default(), vec![Model::default()]);
         let keys: Vec<Key> = (0..6200).step_by(61).map(|id| key(kind, id)).collect();

@@ -129,7 +129,7 @@ fn a_writer_that_is_opened_again_while_a_reader_opens_is_no_damage() {
 /// A database whose history has long values, which take the pages that are free as soon as they are.
 fn history_of_long_values(disk: &SimDisk) -> (Options, SimDb, SimRuntime) {
     let options = Options::new("sim").cache_mib(8).threads(1).geometry(Geometry::least());
-    let options = options.history(100).history_bytes(1).kept_log_mib(0);
+    let options = options.history(100).undo_memory_bytes(1).kept_log_mib(0);
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let writing = options.clone().create(true);
     let db = Db::open_on(disk.clone(), runtime.clone(), writing).expect("created");
@@ -292,7 +292,7 @@ fn readers_that_open_beside_a_thread_that_writes_long_values_lose_no_history() {
     let folder = tempfile::tempdir().expect("a folder");
     let geometry = Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 };
     let options = Options::new(folder.path()).cache_mib(16).threads(1).geometry(geometry);
-    let options = options.history(HISTORY).history_bytes(1).kept_log_mib(0);
+    let options = options.history(HISTORY).undo_memory_bytes(1).kept_log_mib(0);
     let writing = options.clone().create(true).log_limit_bytes(4 << 20);
     let writing = writing.tune(|tuning| tuning.flush_at = 1).durability(Durability::None);
     let db = Db::open(writing).expect("created");

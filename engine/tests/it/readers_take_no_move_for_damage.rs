@@ -19,7 +19,7 @@ const COMMITS: u64 = 60;
 fn options(history: u64) -> Options {
     // Undo of the history is on the device alone.
     let options = Options::new("sim").create(true).cache_kib(256).threads(1).in_flight(4);
-    options.history(history).history_bytes(1).kept_log_mib(0).geometry(Geometry::least())
+    options.history(history).undo_memory_bytes(1).kept_log_mib(0).geometry(Geometry::least())
 }
 
 fn writer(disk: &SimDisk, history: u64) -> SimDb {

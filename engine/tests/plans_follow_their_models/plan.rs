@@ -237,11 +237,12 @@ impl Setup {
         } else {
             1 << 30
         };
-        let (options, keeps_all) = (options.history_bytes(history_bytes), history_bytes == 1 << 30);
+        let (options, keeps_all) =
+            (options.undo_memory_bytes(history_bytes), history_bytes == 1 << 30);
         // Of real threads any may come to a checkpoint between two looks at the history.
         let limited = self.simulated && self.always.is_none() && rng.below(3) == 0;
         let keeps_all = keeps_all && !limited;
-        let options = if limited { options.history_mib(rng.below(2)) } else { options };
+        let options = if limited { options.history_disk_mib(rng.below(2)) } else { options };
         Opening { options, threads, history, keeps_all, limited, durability }
     }
 }

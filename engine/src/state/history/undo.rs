@@ -205,7 +205,7 @@ impl Undo {
                 wanted,
                 bytes = self.limits.disk_bytes,
                 "the history is shorter than the option `history` says: what commits replace takes more than \
-                 `history_mib`"
+                 `history_disk_mib`"
             );
         }
     }

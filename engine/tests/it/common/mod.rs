@@ -69,7 +69,7 @@ pub fn uniform(id: u64) -> Key {
 /// flight. Old sessions are never told that they are too old.
 pub fn open(folder: &Path, cache_mib: u64) -> Db {
     let options = Options::new(folder).create(true).cache_mib(cache_mib).threads(2).in_flight(16);
-    Db::open(options.history_bytes(1 << 30)).expect("opened")
+    Db::open(options.undo_memory_bytes(1 << 30)).expect("opened")
 }
 
 /// Commits a batch on the newest state, and gives its number.

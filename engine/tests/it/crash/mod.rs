@@ -110,7 +110,7 @@ impl Setup {
             .log_limit_bytes(64 << 10)
             .tune(|tuning| tuning.checkpoint_regions = self.checkpoint_regions)
             .history(self.history)
-            .history_bytes(self.history_bytes)
+            .undo_memory_bytes(self.history_bytes)
             .geometry(Geometry::least())
     }
 
