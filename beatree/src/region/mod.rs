@@ -65,6 +65,7 @@ pub use node_page::{NodeFile, NodePage, Nodes, tiling};
 pub use relocate::{Relocation, RelocationEffect};
 pub use state::{
     BufferedGrowth, NewNodes, PartNodes, RegionCommit, RegionImage, RegionState, count_change,
+    count_commit,
 };
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -13,18 +13,23 @@ use crate::children::ChildTable;
 use crate::leaf_fold::KeyState;
 use crate::stored::Stored;
 
-/// What the changes of a page by one commit count at most: a page that each commit changes much can wait for more
-/// commits.
+/// What the changes of a page by one commit count at most, unless they are very many ([`count_commit`]): a page that each
+/// commit changes much can wait for more commits.
 const MOST_COUNTED: u8 = 3;
 /// Bytes of a value that count as one more change.
 const COUNTED_BYTES: usize = 256;
 
-/// What a commit's changes of a page count towards its rewrite, up to `new`; `counted` is the count of those before it.
-/// A deletion counts the most: until the page is rewritten it frees nothing.
-pub fn count_change(counted: u8, new: &Stored) -> u8 {
-    let by_bytes = || u8::try_from(1 + new.heap_bytes() / COUNTED_BYTES).unwrap_or(MOST_COUNTED);
-    let own = if new.is_present() { by_bytes() } else { MOST_COUNTED };
-    counted.saturating_add(own).min(MOST_COUNTED)
+/// The sum of a commit's changes of a page, up to `new`; `sum` is that of those before it. A deletion counts the most:
+/// until the page is rewritten it frees nothing.
+pub fn count_change(sum: u8, new: &Stored) -> u8 {
+    let more = if new.is_present() { new.heap_bytes() / COUNTED_BYTES } else { usize::MAX };
+    sum.saturating_add(1 + u8::try_from(more).unwrap_or(MOST_COUNTED).min(MOST_COUNTED - 1))
+}
+
+/// What a commit's changes of a page with this sum count towards its rewrite. From 255 on all: the page is rewritten into
+/// several, and until then each fold goes over all of its changes.
+pub fn count_commit(sum: u8) -> u8 {
+    if sum == u8::MAX { sum } else { sum.min(MOST_COUNTED) }
 }
 
 /// The state of a region; see the invariants of [`crate::region`].
@@ -336,7 +341,7 @@ impl RegionState {
         self.saved_page = None;
         let (entries, depth) = (self.buffered.len(), self.depth());
         let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
-        let (mut last_child, mut counted) = (usize::MAX, 0);
+        let (mut last_child, mut sum) = (usize::MAX, 0);
         let (children, number, version) = (&self.children, commit.commit, commit.version);
         let (counts, versions) = (&mut self.changes_since_write, &mut self.versions);
         let mut coming = (&mut *commit.changes).map(|(key, stored)| {
@@ -345,12 +350,12 @@ impl RegionState {
                 if last_child != usize::MAX {
                     changed(children.prefix(last_child), counts[last_child]);
                 }
-                (last_child, counted) = (child, 0);
+                (last_child, sum) = (child, 0);
                 versions[child] = version;
             }
-            let now = count_change(counted, &stored);
-            counts[child] = counts[child].saturating_add(now - counted);
-            counted = now;
+            let before = count_commit(sum);
+            sum = count_change(sum, &stored);
+            counts[child] = counts[child].saturating_add(count_commit(sum) - before);
             BufferedChange { key, stored, commit: number }
         });
         let buffered = &mut self.buffered;

@@ -5,6 +5,7 @@
 use pleach_beatree::children::{ChildRef, ChildTable};
 use pleach_beatree::region::{
     BufferedGrowth, NewNodes, Region, RegionCommit, RegionState, Relocation, count_change,
+    count_commit,
 };
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
@@ -180,6 +181,19 @@ fn a_commit_counts_as_three_changes_at_most() {
     assert_eq!(counts(&state)[..2], [1 + 2 + 3 + 1, 0]);
     let long = |bytes: usize| Stored::Inline(vec![7; bytes].into());
     let counted = [8, 300, 600, 5000].map(|bytes| count_change(0, &long(bytes)));
-    assert_eq!((counted, count_change(2, &long(300))), ([1, 2, 3, 3], 3));
+    assert_eq!((counted, count_change(2, &long(300))), ([1, 2, 3, 3], 4));
     assert_eq!(count_change(0, &Stored::Absent), 3);
+    assert_eq!([0, 2, 3, 4, 254, 255].map(count_commit), [0, 2, 3, 3, 3, 255]);
+    // So many that the page is rewritten into several.
+    let many: Vec<Key> = (0..=u8::MAX)
+        .map(|at| {
+            (low[1], low[31]) = (2, at);
+            low
+        })
+        .collect();
+    let before = counts(&state)[0];
+    apply(&mut state, 5, &many[..254], 1);
+    assert_eq!(counts(&state)[..2], [before + 3, 0]);
+    apply(&mut state, 6, &many[..255], 1);
+    assert_eq!(counts(&state)[..2], [u8::MAX, 0]);
 }

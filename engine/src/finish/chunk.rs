@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{KeyAccess, KeyState};
-use pleach_beatree::region::{NodePage, Nodes, PartNodes, count_change};
+use pleach_beatree::region::{NodePage, Nodes, PartNodes, count_change, count_commit};
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
@@ -118,7 +118,7 @@ impl PageTask {
     pub(super) fn is_flush_due(&self, batch: &Batch<'_>) -> bool {
         let writes =
             batch.accesses[self.accesses.clone()].iter().filter_map(|one| one.writes.as_ref());
-        let counted = writes.fold(0, count_change);
+        let counted = count_commit(writes.fold(0, count_change));
         batch.policy.is_due(&self.prefix, self.changes_since_write.saturating_add(counted))
     }
 

@@ -72,6 +72,28 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
     assert!(largest <= MAX_ENTRIES, "a region of {largest} children was seen");
 }
 
+/// The first commit of a state may have all of it. It counted as three changes of its one page, which was never due: each
+/// finish folded all of the state, until eight more commits had changed it.
+#[test]
+fn a_commit_of_more_than_a_page_has_is_flushed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Db::open(Options::new(folder.path()).create(true).cache_mib(64).threads(1));
+    let db = db.expect("created");
+    put(&db, 0..100, 1);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(db.metrics().pages_written, 0, "a page waits for more changes");
+    put(&db, 100..10_000, 1);
+    for _ in 0..1000 {
+        if db.metrics().pending_entries == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let metrics = db.metrics();
+    assert_eq!(metrics.pending_entries, 0);
+    assert!(metrics.leaf_pages > 100, "{} pages", metrics.leaf_pages);
+}
+
 type SimDb = Db;
 
 fn sim() -> (SimDb, SimDisk, SimRuntime) {

@@ -12,9 +12,6 @@ use crate::state::TrieDb;
 /// Keys that are looked up together.
 pub(crate) const KEY_BATCH: usize = 32;
 
-/// To ask for the memory of so few keys takes longer than to wait for it.
-const FEW: usize = 4;
-
 /// Pages ahead of the current one whose memory is prefetched.
 pub(crate) const PAGES_AHEAD: usize = 4;
 
@@ -29,14 +26,14 @@ pub(crate) enum LookupDepth {
     Fold,
 }
 
-/// Prefetches the memory that lookups of up to [`KEY_BATCH`] keys read, if they are not [`FEW`]. The caller holds a grace
-/// guard.
+/// Prefetches the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
 pub(crate) fn cpu_prefetch<'a>(
     db: &TrieDb,
     keys: impl Iterator<Item = &'a Key> + Clone,
     depth: LookupDepth,
 ) {
-    if keys.clone().nth(FEW).is_none() {
+    // To ask for the memory of a few keys takes longer than to wait for it.
+    if keys.clone().nth(4).is_none() {
         return;
     }
     let regions = db.index.load();

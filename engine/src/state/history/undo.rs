@@ -274,19 +274,17 @@ impl Undo {
         merges.cancel_through(evicted);
         let is_unneeded = |run: &Arc<DiskRun>| run.descriptor.through <= unneeded;
         let has_unneeded = before.disk.first().is_some_and(is_unneeded);
-        // Mostly the pin of a commit's own session still holds all that there is.
-        if !has_unneeded && (before.memory_floor, before.merging) == (evicted, merges.memory()) {
-            return;
+        // Mostly nothing changes: the pin of a commit's own session still holds all that there is.
+        if has_unneeded || (before.memory_floor, before.merging) != (evicted, merges.memory()) {
+            self.update(|set| {
+                (set.memory_floor, set.merging) = (evicted, merges.memory());
+                set.runs.remove_through(evicted);
+                set.recent.retain(|commit| commit.number > evicted);
+                if has_unneeded {
+                    set.disk = set.disk.iter().filter(|run| !is_unneeded(run)).cloned().collect();
+                }
+            });
         }
-        self.update(|set| {
-            (set.memory_floor, set.merging) = (evicted, merges.memory());
-            set.runs.remove_through(evicted);
-            set.recent.retain(|commit| commit.number > evicted);
-            if has_unneeded {
-                let needed = set.disk.iter().filter(|run| !is_unneeded(run));
-                set.disk = needed.cloned().collect();
-            }
-        });
     }
 
     /// Bytes of undo in memory.
