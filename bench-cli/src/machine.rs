@@ -233,12 +233,23 @@ pub fn drop_caches() -> core::result::Result<(), String> {
 
 /// Bytes of all files below a folder, as allocated on disk.
 pub fn folder_bytes(folder: &Path) -> u64 {
+    file_bytes(folder, "")
+}
+
+/// Bytes of all log files of Pleach below a folder, as allocated on disk.
+pub fn log_file_bytes(folder: &Path) -> u64 {
+    file_bytes(folder, "log")
+}
+
+fn file_bytes(folder: &Path, start: &str) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
-        Ok(meta) if meta.is_dir() => folder_bytes(&entry.path()),
-        Ok(meta) => meta.blocks() * 512,
-        Err(_) => 0,
+        Ok(meta) if meta.is_dir() => file_bytes(&entry.path(), start),
+        Ok(meta) if entry.file_name().as_encoded_bytes().starts_with(start.as_bytes()) => {
+            meta.blocks() * 512
+        }
+        _ => 0,
     });
     sizes.sum()
 }

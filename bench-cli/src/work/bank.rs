@@ -13,7 +13,7 @@ use std::time::Instant;
 use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
-use super::meter::parts_written;
+use super::meter::WrittenBefore;
 use super::{StopOnDrop, WorkPlan};
 use crate::draw::{Distribution, Draws, Sampler, account_key, number};
 use crate::engine::buffered::hashed;
@@ -329,7 +329,8 @@ impl Bank<'_> {
         done?;
         self.took.load.record(load);
         engine.pause(true);
-        let (from, pending, counters) = (ResourceUsage::now(), engine.pending(), engine.counters());
+        let (from, pending) = (ResourceUsage::now(), engine.pending());
+        let before = WrittenBefore::new(&*engine, folder.path());
         let draws = draws(side.flags.seed, 0);
         let mut desk = TransferRound { engine, draws, drawn: 0, logged: 0, commits: 0 };
         while desk.drawn < self.args.transfers && side.turn()? {
@@ -353,7 +354,7 @@ impl Bank<'_> {
         self.took.drain += sync + drain;
         let written = ResourceUsage::now().since(&from).written;
         self.took.written += written;
-        let parts = parts_written(&counters, &desk.engine.counters(), written);
+        let parts = before.parts(&*desk.engine, written);
         for (at, part) in parts.into_iter().flatten().enumerate() {
             match self.took.parts.get_mut(at) {
                 Some((_, bytes)) => *bytes += part.1,

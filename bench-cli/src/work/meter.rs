@@ -3,7 +3,7 @@
 //! start.
 
 use core::time::Duration;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::json;
@@ -39,23 +39,36 @@ fn grown(before: &Counters, now: &Counters, name: &str) -> Option<u64> {
     Some(of(now)?.saturating_sub(of(before)?))
 }
 
-/// What an engine has written, `all` bytes of it by the system's count; none where it has no counters of its parts. Of the
-/// rest most are the zeros of new log segments.
-pub fn parts_written(
-    before: &Counters,
-    now: &Counters,
-    all: u64,
-) -> Option<[(&'static str, u64); 4]> {
-    let log = grown(before, now, "log bytes")?;
-    let pages = grown(before, now, "pages written")? * 4096;
-    let images = grown(before, now, "image bytes")?;
-    let rest = all.saturating_sub(log + pages + images);
-    Some([
-        ("of them records of the log", log),
-        ("of them leaf pages", pages),
-        ("of them images of checkpoints", images),
-        ("of them zeros of new log segments, and the rest", rest),
-    ])
+/// An engine's counters and the bytes of its log files before a run.
+pub struct WrittenBefore {
+    folder: PathBuf,
+    counters: Counters,
+    log_files: u64,
+}
+
+impl WrittenBefore {
+    pub fn new(engine: &dyn Engine, folder: &Path) -> Self {
+        let log_files = machine::log_file_bytes(folder);
+        Self { folder: folder.to_owned(), counters: engine.counters(), log_files }
+    }
+
+    /// What was written since, `all` bytes of it by the system's count; none where the engine has no counters of its
+    /// parts. A log file is as large as it will be from the start: what log files have grown are zeros.
+    pub fn parts(&self, engine: &dyn Engine, all: u64) -> Option<[(&'static str, u64); 4]> {
+        let now = engine.counters();
+        let pages = grown(&self.counters, &now, "pages written")? * 4096;
+        let images = grown(&self.counters, &now, "image bytes")?;
+        let zeros = machine::log_file_bytes(&self.folder).saturating_sub(self.log_files);
+        Some([
+            ("of them leaf pages", pages),
+            ("of them images of checkpoints", images),
+            ("of them zeros of new log segments", zeros),
+            (
+                "of them records of the log, and the rest",
+                all.saturating_sub(pages + images + zeros),
+            ),
+        ])
+    }
 }
 
 /// What is measured from the start of the clock on.
@@ -64,6 +77,7 @@ pub struct Meter {
     works_on: bool,
     start: Instant,
     counters: Counters,
+    written: WrittenBefore,
     pending: u64,
     used: ResourceUsage,
     /// When the clock was started last.
@@ -93,6 +107,7 @@ impl Meter {
             works_on: side.kind.caps().works_on,
             start: Instant::now(),
             counters: engine.counters(),
+            written: WrittenBefore::new(engine, &side.folder),
             pending: engine.pending(),
             used: ResourceUsage::default(),
             from: ResourceUsage::now(),
@@ -239,7 +254,7 @@ impl Meter {
         one("processor time of a key, all threads", Unit::Nanos, processor / float(keys))?;
         one("device reads of a key", Unit::Ratio, ratio(self.used.read / 4096, keys))?;
         one("bytes written of a key", Unit::Bytes, ratio(self.used.written, keys))?;
-        let parts = parts_written(&self.counters, &engine.counters(), self.used.written);
+        let parts = self.written.parts(engine, self.used.written);
         for (name, bytes) in parts.into_iter().flatten() {
             one(name, Unit::Bytes, ratio(bytes, keys))?;
         }
