@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "advice to the kernel")]
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use zerocopy::FromZeros;
 
@@ -16,8 +16,8 @@ pub const HUGE_PAGE: usize = 2 << 20;
 /// Not in the crate `libc` for musl; the same on all architectures (include/uapi/asm-generic/mman-common.h of Linux).
 const MADV_COLLAPSE: i32 = 25;
 
-/// A list of this many zero words. Huge pages are populated at once, where the kernel has some, since each takes
-/// milliseconds; other memory when it is first written.
+/// A list of this many zero words, in huge pages where the kernel has some. Their memory comes when it is first
+/// written.
 ///
 /// # Panics
 /// When there is no memory.
@@ -25,9 +25,8 @@ pub fn zeroed(words: usize) -> Vec<AtomicU64> {
     let words = AtomicU64::new_vec_zeroed(words).expect("memory");
     let addresses = words.as_ptr_range();
     let start = addresses.start.addr().next_multiple_of(HUGE_PAGE);
-    if start < addresses.end.addr() && madvise(start..addresses.end.addr(), libc::MADV_HUGEPAGE) {
-        let pages = words.iter().step_by(HUGE_PAGE / size_of::<AtomicU64>());
-        pages.for_each(|word| word.store(0, Ordering::Relaxed));
+    if start < addresses.end.addr() {
+        madvise(start..addresses.end.addr(), libc::MADV_HUGEPAGE);
     }
     words
 }
@@ -50,6 +49,8 @@ fn madvise(addresses: Range<usize>, advice: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     #[test]
