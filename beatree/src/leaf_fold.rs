@@ -111,13 +111,8 @@ pub fn fold_page(
         None => None,
     };
     let stored = page.leaf.filter(|_| columns.is_none()).map_or(0, LeafView::levels);
-    let mut merge = PageMerge::new(
-        folder,
-        page,
-        (columns, known, keeps_nodes && has_levels),
-        accesses,
-        results,
-    );
+    let keeps = keeps_nodes && has_levels;
+    let mut merge = PageMerge::new(folder, page, columns, known, keeps, accesses, results);
     merge.stored = stored;
     merge.bottom = if known.is_some() { treelet::LEVELS } else { stored };
     merge.visit(0, 0);
@@ -137,7 +132,7 @@ fn usable_treelet<'a>(page: &PageState<'a>, accesses: &[KeyAccess]) -> Option<Tr
 pub fn needed_prefixes(page: &PageState<'_>, accesses: &[KeyAccess]) -> Vec<Prefix> {
     let mut needed = Vec::new();
     match usable_treelet(page, accesses).filter(|known| known.columns().is_none()) {
-        Some(known) => add_needed_prefixes(page, &known, accesses, (0, 0, false), &mut needed),
+        Some(known) => add_needed_prefixes(page, &known, accesses, 0, 0, false, &mut needed),
         None => needed.push(*page.at),
     }
     needed
@@ -149,7 +144,9 @@ fn add_needed_prefixes(
     page: &PageState<'_>,
     known: &TreeletNodes<'_>,
     accesses: &[KeyAccess],
-    (level, bits, beside): (u8, u8, bool),
+    level: u8,
+    bits: u8,
+    beside: bool,
     needed: &mut Vec<Prefix>,
 ) {
     let at = page.at.descendant(level, bits);
@@ -168,7 +165,7 @@ fn add_needed_prefixes(
     }
     let beside = known.node(heap_index(level, bits)).is_some() && (level == 0 || beside);
     for half in [bits << 1, bits << 1 | 1] {
-        add_needed_prefixes(page, known, accesses, (level + 1, half, beside), needed);
+        add_needed_prefixes(page, known, accesses, level + 1, half, beside, needed);
     }
 }
 
@@ -181,7 +178,7 @@ pub fn needs_parts(changes: usize) -> bool {
 /// is not cut then.
 pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bool {
     let Some(columns) = page.treelet.map(|known| known.columns()) else { return false };
-    let bucket = |key: &Key| bits_of((page.at, columns), key, treelet::LEVELS);
+    let bucket = |key: &Key| bits_of(page.at, columns, key, treelet::LEVELS);
     let mut groups = accesses.chunk_by(|a, b| bucket(&a.key) == bucket(&b.key));
     columns.is_none_or(|own| is_divided_by_columns(page, own, accesses))
         && groups.all(|group| {
@@ -194,7 +191,7 @@ pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bo
 
 /// The position of a key in a level below a prefix, as bits.
 #[inline]
-fn bits_of((at, columns): (&Prefix, Option<Columns>), key: &Key, level: u8) -> u8 {
+fn bits_of(at: &Prefix, columns: Option<Columns>, key: &Key, level: u8) -> u8 {
     if let Some(columns) = columns {
         return columns.bits(key, level);
     }
@@ -222,7 +219,7 @@ pub fn fold_parts(
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
 ) -> FoldedPage {
-    let mut merge = PageMerge::new(folder, page, (None, None, false), accesses, results);
+    let mut merge = PageMerge::new(folder, page, None, None, false, accesses, results);
     let mut parts = Vec::new();
     merge.divide(*page.at, known, &mut parts);
     FoldedPage { subtrie: merge.into_subtrie(), columns: None, parts }
@@ -287,12 +284,15 @@ impl<'a, 's> PageMerge<'a, 's> {
     fn new(
         folder: &'s mut Folder,
         page: &PageState<'a>,
-        (columns, treelet, keeps): (Option<Columns>, Option<TreeletNodes<'a>>, bool),
+        columns: Option<Columns>,
+        treelet: Option<TreeletNodes<'a>>,
+        keeps: bool,
         accesses: &'a [KeyAccess],
         results: &'s mut Vec<AccessResult>,
     ) -> Self {
-        let nodes = treelet.map_or((0, &[][..]), |known| (known.positions(), known.nodes()));
-        let levels = TreeletPath::new(page.at.len(), columns, keeps, nodes);
+        let positions = treelet.map_or(0, |known| known.positions());
+        let nodes = treelet.map_or(&[][..], |known| known.nodes());
+        let levels = TreeletPath::new(page.at.len(), columns, keeps, positions, nodes);
         let like = columns.zip(page.leaf).map(|(columns, leaf)| (columns, leaf.key(0)));
         Self {
             span: folder.span_along(page.at.len(), levels),
@@ -421,7 +421,7 @@ impl<'a, 's> PageMerge<'a, 's> {
 
     #[inline]
     fn bits_of(&self, key: &Key, level: u8) -> u8 {
-        bits_of((self.at, self.columns.map(|(columns, _)| columns)), key, level)
+        bits_of(self.at, self.columns.map(|(columns, _)| columns), key, level)
     }
 
     /// The node that the page stores for a position, if no change is buffered below it. Buffered changes before the

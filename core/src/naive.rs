@@ -21,6 +21,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
+use core::ops::RangeInclusive;
 
 use bitvec::{order::Msb0, slice::BitSlice, view::BitView as _};
 
@@ -118,7 +119,7 @@ impl NaiveTrie {
     /// When it is too large for the format.
     pub fn range(&self, hasher: Hasher, first: &Key, last: &Key) -> Vec<u8> {
         let mut proof = MultiProof::default();
-        tile(hasher, &self.below(&Prefix::ROOT), &Prefix::ROOT, (first, last), &mut proof);
+        tile(hasher, &self.below(&Prefix::ROOT), &Prefix::ROOT, &(*first..=*last), &mut proof);
         let mut bytes = proof.encode(hasher).expect("fits the format");
         bytes[5] = ProofKind::Range as u8;
         bytes
@@ -152,7 +153,7 @@ impl NaiveTrie {
     ) -> Vec<u8> {
         let mut both = BothSides::default();
         let sides = [self, to].map(|set| Some(set.below(&Prefix::ROOT)));
-        open_both(hasher, &sides, keys, &Prefix::ROOT, (first, last), &mut both);
+        open_both(hasher, &sides, keys, &Prefix::ROOT, &(*first..=*last), &mut both);
         let [before, after] = both.terminals;
         let records = |terminals: &[Terminal]| {
             let mut bytes = Vec::new();
@@ -251,11 +252,10 @@ fn tile(
     hasher: Hasher,
     pairs: &[Pair],
     prefix: &Prefix,
-    range: (&Key, &Key),
+    range: &RangeInclusive<Key>,
     proof: &mut MultiProof,
 ) {
-    let (first, last) = range;
-    if prefix.last_key() < *first || last < prefix.first_key() {
+    if is_outside(prefix, range) {
         proof.siblings.push(subtrie(hasher, pairs, usize::from(prefix.len())));
     } else if pairs.len() < 2 {
         proof.terminals.push(terminal(pairs, prefix));
@@ -263,7 +263,7 @@ fn tile(
         let right = pairs.partition_point(|(key, _)| prefix.child(false).covers(key));
         let mut children =
             [(&pairs[..right], prefix.child(false)), (&pairs[right..], prefix.child(true))];
-        if children[0].1.last_key() < *first {
+        if children[0].1.last_key() < *range.start() {
             // A sibling comes after what climbs past it.
             children.reverse();
         }
@@ -271,6 +271,10 @@ fn tile(
             tile(hasher, pairs, child, range, proof);
         }
     }
+}
+
+fn is_outside(prefix: &Prefix, range: &RangeInclusive<Key>) -> bool {
+    prefix.last_key() < *range.start() || range.end() < prefix.first_key()
 }
 
 /// Where the walk to the keys below `prefix` ends, if there is at most one pair.
@@ -298,7 +302,7 @@ fn open_both(
     sides: &[Option<Vec<Pair>>; 2],
     keys: &[Key],
     prefix: &Prefix,
-    range: (&Key, &Key),
+    range: &RangeInclusive<Key>,
     both: &mut BothSides,
 ) {
     let mut sides = sides.clone();
@@ -329,14 +333,13 @@ fn open_both(
             continue;
         }
         let node = |pairs: &Vec<Pair>| subtrie(hasher, pairs, usize::from(child.len()));
-        let outside = child.last_key() < *range.0 || range.1 < child.first_key();
         match sides.map(|side| side.as_ref().map(node)) {
             [Some(before), Some(after)] => {
                 both.siblings.push(before);
                 if before != after {
                     both.siblings.push(after);
                 }
-                if outside {
+                if is_outside(&child, range) {
                     both.flags.push(before != after);
                 }
             }

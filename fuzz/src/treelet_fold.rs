@@ -162,7 +162,7 @@ impl Page {
 
     /// Folds all keys.
     fn fold_all(&self, folder: &mut Folder, choices: &mut Choices) -> Fold {
-        let path = TreeletPath::new(self.at.len(), self.columns.0, true, (0, &[]));
+        let path = TreeletPath::new(self.at.len(), self.columns.0, true, 0, &[]);
         let mut span = folder.span_along(self.at.len(), path);
         let mut puts = Vec::new();
         self.give(&mut span, &self.at, choices, &mut puts);
@@ -173,8 +173,8 @@ impl Page {
 
     /// Folds with the known nodes.
     fn fold_known(&self, folder: &mut Folder, choices: &mut Choices) -> Fold {
-        let known = (self.known, &self.nodes[..]);
-        let path = TreeletPath::new(self.at.len(), self.columns.0, true, known);
+        let (known, nodes) = (self.known, &self.nodes[..]);
+        let path = TreeletPath::new(self.at.len(), self.columns.0, true, known, nodes);
         let span = folder.span_along(self.at.len(), path);
         let passed = Passed { by_node: 0, beside: 0 };
         let mut walk = Walk { page: self, span, choices, puts: Vec::new(), passed };

@@ -34,7 +34,9 @@ impl Folder {
     #[inline]
     pub(super) fn climb(
         &mut self,
-        (key, mut depth, mut subtrie): (&Key, u16, Subtrie),
+        key: &Key,
+        mut depth: u16,
+        mut subtrie: Subtrie,
         next: Option<u16>,
         floor: u16,
         path: &mut impl Path,
@@ -57,7 +59,7 @@ impl Folder {
             }
             while depth > stop {
                 depth -= 1;
-                subtrie = self.climb_one(subtrie, (key, depth), path);
+                subtrie = self.climb_one(subtrie, key, depth, path);
             }
             match (left, next) {
                 (Some(fork), _) if deepest == left => {
@@ -80,7 +82,8 @@ impl Folder {
     fn climb_one(
         &mut self,
         subtrie: Subtrie,
-        (key, depth): (&Key, u16),
+        key: &Key,
+        depth: u16,
         path: &mut impl Path,
     ) -> Subtrie {
         let (line, home) = path.pass_sibling(key, depth);
@@ -95,8 +98,7 @@ impl Folder {
             || other == NodeKind::Internal
             || (own == NodeKind::Leaf && other == NodeKind::Leaf)
         {
-            let half = (right, subtrie.source());
-            self.stages.push_beside(subtrie.height(), line, half, home)
+            self.stages.push_beside(subtrie.height(), line, right, subtrie.source(), home)
         } else {
             self.unhashed += 1;
             let mut line = *line;
@@ -108,7 +110,7 @@ impl Folder {
             }
             let node = line[usize::from(!right)];
             let source = self.stages.known(&node);
-            let old = self.old_after_climb((old, true), (key, depth), other, &node);
+            let old = self.old_after_climb(old, true, key, depth, other, &node);
             return Subtrie::new(NodeKind::Leaf, source, old);
         };
         // Nearly always.
@@ -117,15 +119,17 @@ impl Folder {
         }
         let node = *node;
         let is_empty = own == NodeKind::Terminator;
-        let old = self.old_after_climb((old, is_empty), (key, depth), other, &node);
+        let old = self.old_after_climb(old, is_empty, key, depth, other, &node);
         Subtrie::new(NodeKind::Internal, source, old)
     }
 
     /// What the multiproof needs of a subtrie that has climbed past a node.
     fn old_after_climb(
         &mut self,
-        (old, is_empty): (OldOccupancy, bool),
-        (key, depth): (&Key, u16),
+        old: OldOccupancy,
+        is_empty: bool,
+        key: &Key,
+        depth: u16,
         other: NodeKind,
         node: &Node,
     ) -> OldOccupancy {
@@ -235,6 +239,6 @@ impl Folder {
         let (key, hash) = self.pairs[pair as usize];
         self.needs_names |=
             self.unnamed_leaves.binary_search_by_key(&hash, |(hash, _)| *hash).is_ok();
-        self.records.set_leaf(access, (key, hash));
+        self.records.set_leaf(access, key, hash);
     }
 }

@@ -146,12 +146,7 @@ impl Folder {
 
     /// The result of a fold below, with an access: its new node, its old occupancy with some key below it, and the
     /// number of what it has emitted, with siblings up to its depth.
-    pub fn fragment(
-        &mut self,
-        node: &Node,
-        (old, key): (&Occupancy, &Key),
-        number: u32,
-    ) -> Subtrie {
+    pub fn fragment(&mut self, node: &Node, old: &Occupancy, key: &Key, number: u32) -> Subtrie {
         let old = match old {
             Occupancy::Many => {
                 self.records.push_fragment(number);

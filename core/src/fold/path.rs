@@ -73,7 +73,8 @@ impl<'a> TreeletPath<'a> {
         floor: u16,
         columns: Option<Columns>,
         keeps_nodes: bool,
-        (positions, nodes): (u64, &'a [Node]),
+        positions: u64,
+        nodes: &'a [Node],
     ) -> Self {
         Self { floor, columns, keeps_nodes, entered: 0, positions, nodes }
     }

@@ -76,7 +76,7 @@ impl AccessRecords {
     }
 
     /// Sets the leaf of another key as the terminal of access `at`.
-    pub(super) fn set_leaf(&mut self, at: u32, (key, hash): (Key, HashId)) {
+    pub(super) fn set_leaf(&mut self, at: u32, key: Key, hash: HashId) {
         let record = &mut self.0[at as usize];
         (record.key, record.hash) = (key, hash);
     }
@@ -87,7 +87,7 @@ impl AccessRecords {
         later.terminal = AccessTerminal::Shared;
         let AccessRecord { key, hash, .. } = *later;
         if hash != NO_HASH {
-            self.set_leaf(first, (key, hash));
+            self.set_leaf(first, key, hash);
         }
     }
 

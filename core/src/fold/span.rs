@@ -37,12 +37,13 @@ impl FoldSpan<'_, TilingPath<'_>> {
     /// whole tiling is returned.
     pub fn push_child(
         &mut self,
-        (child, at): (usize, &Prefix),
+        child: usize,
+        at: &Prefix,
         subtrie: Subtrie,
         next: Option<usize>,
     ) -> Option<Subtrie> {
         let fork = self.path.start_at(child, next);
-        self.folder.climb((at.first_key(), at.len(), subtrie), fork, self.floor, &mut self.path)
+        self.folder.climb(at.first_key(), at.len(), subtrie, fork, self.floor, &mut self.path)
     }
 }
 
@@ -68,7 +69,7 @@ impl FoldSpan<'_, SiblingPath<'_>> {
     pub fn end_proof(self) -> Option<usize> {
         let Self { folder, floor, mut path } = self;
         let PlacedSubtrie { key, depth, subtrie } = folder.last.take()?;
-        let whole = folder.climb((&key, depth, subtrie), None, floor, &mut path)?;
+        let whole = folder.climb(&key, depth, subtrie, None, floor, &mut path)?;
         let is_right = !path.is_short && path.rest.is_empty() && !folder.has_overlap;
         (is_right && folder.unhashed == 0).then(|| folder.end_fold(whole, false))
     }
@@ -141,8 +142,7 @@ impl<P: Path> FoldSpan<'_, P> {
         if let Some(PlacedSubtrie { key: last, depth, subtrie }) = last {
             debug_assert!(last < *key, "items come in key order, each key once");
             let fork = Some(common_len(&last, key));
-            let waits =
-                self.folder.climb((&last, depth, subtrie), fork, self.floor, &mut self.path);
+            let waits = self.folder.climb(&last, depth, subtrie, fork, self.floor, &mut self.path);
             debug_assert!(waits.is_none(), "a subtrie waits at a fork");
         }
     }
@@ -155,7 +155,7 @@ impl<P: Path> FoldSpan<'_, P> {
     pub fn lift_last(&mut self, floor: u16) -> Subtrie {
         let PlacedSubtrie { key, depth, subtrie } =
             self.folder.last.take().expect("an item was given");
-        let whole = self.folder.climb((&key, depth, subtrie), None, floor, &mut self.path);
+        let whole = self.folder.climb(&key, depth, subtrie, None, floor, &mut self.path);
         let subtrie = whole.expect("items lie below the floor");
         self.folder.last = Some(PlacedSubtrie { key, depth: floor, subtrie });
         subtrie
@@ -166,7 +166,7 @@ impl<P: Path> FoldSpan<'_, P> {
         let Some(PlacedSubtrie { key, depth, subtrie }) = self.folder.last.take() else {
             return EMPTY;
         };
-        let whole = self.folder.climb((&key, depth, subtrie), None, self.floor, &mut self.path);
+        let whole = self.folder.climb(&key, depth, subtrie, None, self.floor, &mut self.path);
         whole.unwrap_or(EMPTY)
     }
 

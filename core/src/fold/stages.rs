@@ -138,7 +138,8 @@ impl HashStages {
         &mut self,
         height: u16,
         line: &[Node; 2],
-        (right, own): (bool, Option<Source>),
+        right: bool,
+        own: Option<Source>,
         home: NodeOwner,
     ) -> Source {
         let source = self.push(height, line);

@@ -84,7 +84,8 @@ impl ChangeProof {
     pub fn verify(
         &self,
         hasher: Hasher,
-        (from_root, to_root): (&Node, &Node),
+        from_root: &Node,
+        to_root: &Node,
         keys: impl RangeBounds<Key>,
     ) -> Result<change::VerifiedChange<'_>, VerifyError> {
         let (first, last) = key_range(&keys).ok_or(DecodeError::EmptyRange)?;

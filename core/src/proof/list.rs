@@ -15,6 +15,13 @@ use crate::{
     node::{Key, Node, TERMINATOR, ValueHash},
 };
 
+/// A terminal of a proof with its node, and its fork with the next one.
+pub(super) struct ProofStep {
+    pub(super) terminal: Terminal,
+    pub(super) node: Node,
+    pub(super) fork: Option<u16>,
+}
+
 /// Terminals in which every record has been checked.
 #[derive(Clone, Debug)]
 pub(super) struct TerminalList<'a> {
@@ -139,18 +146,18 @@ impl<'a> TerminalList<'a> {
         leaves.hash(hasher)
     }
 
-    /// Each terminal with its node and the fork with the next one; `leaves` are the [`leaf_nodes`](Self::leaf_nodes).
+    /// Each terminal as a step; `leaves` are the [`leaf_nodes`](Self::leaf_nodes).
     pub(super) fn steps<'l>(
         &self,
         leaves: &'l [(Key, Node)],
-    ) -> impl Iterator<Item = (Terminal, Node, Option<u16>)> + use<'a, 'l> {
+    ) -> impl Iterator<Item = ProofStep> + use<'a, 'l> {
         let mut leaves = leaves.iter();
         self.iter().with_forks().map(move |(terminal, fork)| {
             let node = match terminal {
                 Terminal::Leaf { .. } => leaves.next().map_or(TERMINATOR, |(_, node)| *node),
                 Terminal::Terminator { .. } => TERMINATOR,
             };
-            (terminal, node, fork)
+            ProofStep { terminal, node, fork }
         })
     }
 
@@ -164,7 +171,7 @@ impl<'a> TerminalList<'a> {
     ) -> Result<(), VerifyError> {
         let mut walk = ProofWalk::new(hasher, siblings);
         let mut found = None;
-        for (terminal, node, fork) in self.steps(leaves) {
+        for ProofStep { terminal, node, fork } in self.steps(leaves) {
             found = walk.push(ProvenNode(node), terminal.bits(), terminal.depth(), fork)?;
         }
         let leads = found.map_or(self.index.is_empty(), |found| found.0 == *root);

@@ -46,8 +46,8 @@ impl MultiProof {
         for terminal in &self.terminals {
             terminal_encode(&mut terminals, terminal);
         }
-        let terminals = (self.terminals.len(), terminals.as_slice());
-        wire::assemble_terminals(hasher, ProofKind::Multi, terminals, &self.siblings)
+        let count = self.terminals.len();
+        wire::assemble_terminals(hasher, ProofKind::Multi, count, &terminals, &self.siblings)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of [`encode`](Self::encode).

@@ -46,7 +46,7 @@ impl PathProof {
     pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
         let mut terminal = Vec::with_capacity(terminal_len(&self.terminal));
         terminal_encode(&mut terminal, &self.terminal);
-        wire::assemble_terminals(hasher, ProofKind::Path, (1, &terminal), &self.siblings)
+        wire::assemble_terminals(hasher, ProofKind::Path, 1, &terminal, &self.siblings)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of [`encode`](Self::encode).

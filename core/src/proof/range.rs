@@ -199,8 +199,7 @@ pub fn build(
         .filter(|(slot, _)| !span.contains_all(&slot.place()))
         .map(|(_, node)| *node)
         .collect();
-    let terminals = (tiles.count, tiles.bytes.as_slice());
-    Ok(wire::assemble_terminals(hasher, ProofKind::Range, terminals, &siblings)?)
+    Ok(wire::assemble_terminals(hasher, ProofKind::Range, tiles.count, &tiles.bytes, &siblings)?)
 }
 
 /// Terminals that tile what is between two others: the leaves are given, all else is empty.

@@ -333,17 +333,18 @@ pub(super) fn assemble(
 pub(super) fn assemble_terminals(
     hasher: Hasher,
     kind: ProofKind,
-    (terminals, bytes): (usize, &[u8]),
+    terminals: usize,
+    terminal_bytes: &[u8],
     siblings: &[Node],
 ) -> Result<Vec<u8>, EncodeError> {
     let sizes = SectionSizes {
         terminals: count(terminals)?,
-        terminal_bytes: count(bytes.len())?,
+        terminal_bytes: count(terminal_bytes.len())?,
         siblings: count(siblings.len())?,
         ..SectionSizes::default()
     };
     let siblings = Node::bytes_of(siblings);
-    assemble(hasher, kind, &sizes, Sections { terminals: bytes, ops: &[], siblings })
+    assemble(hasher, kind, &sizes, Sections { terminals: terminal_bytes, ops: &[], siblings })
 }
 
 /// A count or length of the header.

@@ -32,6 +32,7 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
+    list::ProofStep,
     lookup::{Lookup, lookup},
     multi::MultiProof,
     op::{Access, Op, op_encode},
@@ -193,7 +194,7 @@ pub(super) fn walk<'a>(
     let mut stack = Vec::new();
     let mut walk = ProofWalk::new(hasher, parts.siblings());
     let mut found = None;
-    for (terminal, node, fork) in parts.terminals().steps(&before) {
+    for ProofStep { terminal, node, fork } in parts.terminals().steps(&before) {
         let here = after.iter().take_while(|(key, _)| terminal.covers(key)).count();
         let (own, rest) = after.split_at_checked(here).ok_or(DecodeError::OpOutOfScope)?;
         after = rest;

@@ -17,7 +17,7 @@
 //!
 //! let mut folder = Folder::new(Hasher::BLAKE3);
 //! let left = folder.known_subtrie(&leaf(0x01), &halves[0]);
-//! let whole = folder.span_along(0, TilingPath::new(&tiling)).push_child((0, &halves[0]), left, None).unwrap();
+//! let whole = folder.span_along(0, TilingPath::new(&tiling)).push_child(0, &halves[0], left, None).unwrap();
 //! let end = folder.end_fold(whole, true);
 //! folder.run();
 //! tiling.update(Hasher::BLAKE3, [(0, leaf(0x01))].into_iter());

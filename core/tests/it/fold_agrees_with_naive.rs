@@ -156,7 +156,7 @@ impl<'a> Parts<'a> {
             } else {
                 folder.known_subtrie(&node, part)
             };
-            whole = span.push_child((child, part), subtrie, coming.peek().map(|(next, _)| *next));
+            whole = span.push_child(child, part, subtrie, coming.peek().map(|(next, _)| *next));
         }
         whole.map(|whole| folder.end_fold(whole, at.len() == 0))
     }
@@ -268,7 +268,7 @@ fn fold_root(
     let end = parts.fold(folder, &Prefix::ROOT, |folder, part| {
         let (number, region) = numbered.next().expect("an accessed region");
         assert_eq!(region.at, *part);
-        folder.fragment(&region.node, (&region.occupancy, part.first_key()), number)
+        folder.fragment(&region.node, &region.occupancy, part.first_key(), number)
     });
     name_leaves(case, folder);
     folder.run();

@@ -131,8 +131,8 @@ fn witnessed(hasher: Hasher, state: &NaiveTrie) -> (Value, Value) {
 
     let (first, last) = ([0; 32], [0xff; 32]);
     let proof = ChangeProof::from(state.change(hasher, &after, &first, &last));
-    let roots = (&state.root(hasher), &after.root(hasher));
-    let changed = proof.verify(hasher, roots, ..).expect("holds");
+    let roots = [state.root(hasher), after.root(hasher)];
+    let changed = proof.verify(hasher, &roots[0], &roots[1], ..).expect("holds");
     let changes: Value = changed
         .changes()
         .map(|(key, before, after)| json!({"key": hex(key), "before": value(before), "after": value(after)}))

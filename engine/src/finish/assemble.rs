@@ -280,13 +280,12 @@ fn fold_parts(
                 let outcome = &chunks[*chunk].regions[*region];
                 let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
                 fragments.push((*chunk, *region));
-                let old = (&outcome.old, prefix.first_key());
-                folder.fragment(&outcome.node, old, number)
+                folder.fragment(&outcome.node, &outcome.old, prefix.first_key(), number)
             }
             RootPart::Node(node) => folder.known_subtrie(node, &prefix),
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
-        whole = span.push_child((*at, &prefix), subtrie, next);
+        whole = span.push_child(*at, &prefix, subtrie, next);
     }
     let whole = whole.expect("a batch accesses something");
     (folder.end_fold(whole, true), fragments)

@@ -100,7 +100,7 @@ impl Chunk {
             let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
             let mut span =
                 scratch.folder.span_along(task.region.prefix().len(), TilingPath::new(tiling));
-            whole = span.push_child((page.child as usize, &page.prefix), subtrie, next);
+            whole = span.push_child(page.child as usize, &page.prefix, subtrie, next);
         }
         let state = read_unchanged(task)?;
         unhashed.ends.push(whole.map(|whole| scratch.folder.end_fold(whole, false)));
