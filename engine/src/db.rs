@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use pleach_beatree::Value;
 use pleach_core::proof::ChangeProof;
 use pleach_core::{Hasher, Key, Node};
-use pleach_history::{ChangingCommits, CommitOrder};
+use pleach_history::ChangingCommits;
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
@@ -301,24 +301,15 @@ impl Db {
             Bound::Excluded(behind) => behind.saturating_sub(1),
             Bound::Unbounded => u64::MAX,
         };
-        let (key, range) = (*key, (first, last.min(self.commit_number())));
-        ChangingCommits::new(range, move |range, order| {
-            self.first_changes((namespace, &key), range, order)
+        let key = *key;
+        ChangingCommits::new(first, last.min(self.commit_number()), move |first, last, order| {
+            let engine = self.0.open_engine()?;
+            let undo = &engine.db.commits.undo;
+            let found = engine.db.run_read(undo.newest(), || {
+                undo.changing_commits(namespace, &key, first, last, order)
+            });
+            found.map_err(|error| self.explain_if_lost(&engine, error))
         })
-    }
-
-    /// The first commits of a range that changed a key; a range without a begin begins with the history.
-    fn first_changes(
-        &self,
-        key: (u8, &Key),
-        (first, last): (Option<u64>, u64),
-        order: CommitOrder,
-    ) -> Result<Vec<u64>> {
-        let engine = self.0.open_engine()?;
-        let undo = &engine.db.commits.undo;
-        let found =
-            engine.db.run_read(undo.newest(), || undo.changing_commits(key, (first, last), order));
-        found.map_err(|error| self.explain_if_lost(&engine, error))
     }
 
     /// Proves which keys of a range differ between two commits of the history, with the hashes of their values before

@@ -2,7 +2,7 @@
 
 use std::vec::IntoIter;
 
-use crate::CommitOrder;
+use crate::run::CommitOrder;
 
 /// The commits of a range that changed a key, in order; `next` is the oldest, `next_back` the newest. After an error
 /// the iterator is at its end.
@@ -20,9 +20,9 @@ pub struct ChangingCommits<F> {
 impl<F> ChangingCommits<F> {
     /// The commits from one, or from the begin of the history, through another. `lookup` gives the first of them in an
     /// order, a limited number; none where there is none.
-    pub fn new<E>((first, last): (Option<u64>, u64), lookup: F) -> Self
+    pub fn new<E>(first: Option<u64>, last: u64, lookup: F) -> Self
     where
-        F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>,
+        F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>,
     {
         let (front, back) = (Vec::new().into_iter(), Vec::new().into_iter());
         Self { first, last, front, back, lookup }
@@ -33,20 +33,20 @@ impl<F> ChangingCommits<F> {
     }
 }
 
-impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> ChangingCommits<F> {
+impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> ChangingCommits<F> {
     /// Looks up the next commits from one end.
     fn some(&mut self, order: CommitOrder) -> Result<IntoIter<u64>, E> {
         if self.first.unwrap_or(1) > self.last {
             return Ok(Vec::new().into_iter());
         }
-        let found = (self.lookup)((self.first, self.last), order);
+        let found = (self.lookup)(self.first, self.last, order);
         // After an error the range is empty.
         let found = found.inspect_err(|_| (self.first, self.last) = (Some(1), 0))?;
         Ok(found.into_iter())
     }
 }
 
-impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> Iterator
+impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> Iterator
     for ChangingCommits<F>
 {
     type Item = Result<u64, E>;
@@ -64,7 +64,7 @@ impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> Iterat
     }
 }
 
-impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> DoubleEndedIterator
+impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> DoubleEndedIterator
     for ChangingCommits<F>
 {
     fn next_back(&mut self) -> Option<Self::Item> {

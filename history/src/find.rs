@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pleach_beatree::Stored;
 use pleach_core::{Key, Prefix};
 
-use crate::Runs;
 use crate::run::{CommitOrder, NodeScope, ReplacedNode, Run, Version};
+use crate::runs::Runs;
 use crate::table::place;
 
 /// Runs whose filters are checked together.
@@ -43,11 +43,12 @@ impl Runs {
         commits: &RangeInclusive<u64>,
         order: CommitOrder,
     ) -> Vec<u64> {
-        let asked = (namespace, key, self.secret.hash(namespace, key));
+        let hash = self.secret.hash(namespace, key);
         let runs = self.after(commits.start() - 1);
         let runs = &runs[..runs.partition_point(|(_, run)| run.after < *commits.end())];
         let changes = |(_, run): &(usize, Arc<Run>)| {
-            Some(run.changing_commits(asked, commits, order)).filter(|found| !found.is_empty())
+            Some(run.changing_commits(namespace, key, hash, commits, order))
+                .filter(|found| !found.is_empty())
         };
         let found = match order {
             CommitOrder::Ascending => runs.iter().find_map(changes),

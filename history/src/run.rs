@@ -11,6 +11,19 @@ use crate::table::RunTable;
 /// A version: the commit that replaced a value, and the value.
 pub type Version = (u64, Stored);
 
+/// The commits and sizes of a run of the history.
+#[derive(Clone, Copy, Debug)]
+pub struct RunSize {
+    /// The run has what the commits after `after`, through `through`, replaced.
+    pub after: u64,
+    /// The last of its commits.
+    pub through: u64,
+    /// Bytes of the run.
+    pub bytes: u64,
+    /// Bytes of the overflow file that the replaced values of its commits take.
+    pub value_bytes: u64,
+}
+
 /// A node that a commit replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplacedNode {
@@ -92,7 +105,9 @@ impl Run {
     /// The first commits of a range, in order, that changed a key with this hash; a limited number.
     pub(super) fn changing_commits(
         &self,
-        (namespace, key, hash): (u8, &Key, u64),
+        namespace: u8,
+        key: &Key,
+        hash: u64,
         commits: &RangeInclusive<u64>,
         order: CommitOrder,
     ) -> Vec<u64> {

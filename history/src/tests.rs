@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_core::page::overflow::{OverflowCell, OverflowRun};
@@ -12,6 +13,8 @@ use pleach_io::sim::{SimDisk, SimOptions};
 use pleach_io::{Disk, OpenMode, PageBuf};
 
 use super::*;
+use crate::merge::Merge;
+use crate::neighbours::PART;
 
 const OVERFLOW_FILE: &str = "overflow";
 
@@ -254,7 +257,7 @@ fn check_changes(
     let expected: Vec<u64> =
         own.map(|one| one.2).filter(|number| commits.contains(number)).collect();
     let changes = || {
-        ChangingCommits::new((Some(*commits.start()), *commits.end()), |(first, last), order| {
+        ChangingCommits::new(Some(*commits.start()), *commits.end(), |first, last, order| {
             let found = runs.changes(namespace, key, &(first.expect("given")..=last), order);
             Ok::<_, Infallible>(found)
         })
@@ -315,7 +318,7 @@ fn runs_are_a_plain_list_whatever_is_dropped() {
                 check(&made.runs, &all, base, spread);
                 check_nodes(&made.runs, &all, base, spread);
             }
-            let ends: Vec<u64> = made.runs.sizes().map(|(_, end, _)| end).collect();
+            let ends: Vec<u64> = made.runs.sizes().map(|size| size.through).collect();
             assert!(ends.is_sorted() && ends.last() == Some(&number) && ends[0] > floor);
         }
         made.drop_through(300);
@@ -374,7 +377,7 @@ impl Files {
         let device: Disk = disk.clone().into();
         let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
         device.allocate(&file, 0, 1 << 28).expect("room");
-        let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
+        let runs = RunFile::new(Hasher::BLAKE3, device, OVERFLOW_FILE, 7, 64);
         runs.write_to(file);
         let file = Arc::new(runs);
         Self { disk, file, next: 0, number: 0 }
@@ -527,5 +530,5 @@ fn damage_of_a_run_is_noticed() {
 
 /// The file without pages in memory.
 fn fresh(files: &Files) -> Arc<RunFile> {
-    Arc::new(RunFile::new(Hasher::BLAKE3, (files.disk.clone().into(), OVERFLOW_FILE), 7, 64))
+    Arc::new(RunFile::new(Hasher::BLAKE3, files.disk.clone().into(), OVERFLOW_FILE, 7, 64))
 }

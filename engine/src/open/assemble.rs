@@ -96,7 +96,7 @@ pub(super) fn assemble(
         let index = Index::new(found.regions, |_, changes| changes >= flush_at);
         Trie {
             dropped: found.dropped,
-            ..Trie::new((found.namespace, found.kind), Arc::new(index), &files)
+            ..Trie::new(found.namespace, found.kind, Arc::new(index), &files)
         }
     });
     let tries = tries.collect();

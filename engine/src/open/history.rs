@@ -95,7 +95,8 @@ impl RecoveredHistory {
 impl HistoryReplay {
     fn new(
         limits: HistoryLimits,
-        (tip, roots): (u64, Roots),
+        tip: u64,
+        roots: Roots,
         file: Option<&Arc<RunFile>>,
         disk: Vec<Arc<DiskRun>>,
     ) -> Self {
@@ -129,7 +130,7 @@ impl HistoryReplay {
             from: undo.oldest_commit(),
             recorded_begin: *stated,
             is_follower: true,
-            ..Self::new(limits, (tip.number, tip.roots.clone()), None, Vec::new())
+            ..Self::new(limits, tip.number, tip.roots.clone(), None, Vec::new())
         }
     }
 
@@ -142,23 +143,21 @@ impl HistoryReplay {
 
     /// The history up to the replay start, where the roots are `at_replay`, as an image names it.
     pub(crate) fn before_replay(
-        hasher: Hasher,
-        file: (&Disk, &Arc<RunFile>),
+        file: &Arc<RunFile>,
         superblock: &Superblock,
         mut named: ImageHistory,
         at_replay: &Roots,
         limits: HistoryLimits,
     ) -> Result<Self> {
         let Superblock { database, replay, geometry, .. } = *superblock;
-        let mut lost = None;
+        let (device, mut lost) = (&file.device, None);
         // Each turn begins behind the damage that ended the one before, at the latest at the replay start.
         loop {
             let past = named.past.take();
             let first =
-                past.map_or_else(|| roots_before(file.0, superblock, named.records, at_replay), Ok);
-            let read = first.and_then(|first| {
-                Self::read(hasher, file, superblock, &named, &first, at_replay, limits)
-            });
+                past.map_or_else(|| roots_before(device, superblock, named.records, at_replay), Ok);
+            let read = first
+                .and_then(|first| Self::read(file, superblock, &named, &first, at_replay, limits));
             let BrokenChain { resume, error } = match read {
                 Ok(history) => return Ok(Self { lost, ..history }),
                 Err(broken) => broken,
@@ -166,21 +165,21 @@ impl HistoryReplay {
             lost = Some(error.clone());
             if limits.commits == 0 && error.device().is_some() {
                 // No history is wanted.
-                let state = (superblock.commit, at_replay.clone());
-                return Ok(Self { lost, ..Self::new(limits, state, Some(file.1), Vec::new()) });
+                let (commit, roots) = (superblock.commit, at_replay.clone());
+                let none = Self::new(limits, commit, roots, Some(file), Vec::new());
+                return Ok(Self { lost, ..none });
             } else if error.device().is_some() {
                 return Err(error);
             }
             let (size, end) = (geometry.log_segment, replay.position);
-            named.records = next_record(file.0, database, size, resume, end)?.unwrap_or(end);
+            named.records = next_record(device, database, size, resume, end)?.unwrap_or(end);
             // The runs have the commits before the damage.
             named.runs.clear();
         }
     }
 
     fn read(
-        hasher: Hasher,
-        (device, file): (&Disk, &Arc<RunFile>),
+        file: &Arc<RunFile>,
         superblock: &Superblock,
         named: &ImageHistory,
         first: &Roots,
@@ -188,14 +187,14 @@ impl HistoryReplay {
         limits: HistoryLimits,
     ) -> Result<Self, BrokenChain<Error>> {
         let Superblock { database, replay, geometry, commit, .. } = *superblock;
-        let disk = &named.runs;
+        let (device, disk) = (&file.device, &named.runs);
         let contradicts = |error: Error| BrokenChain { resume: replay.position, error };
         let begin = |tip: u64, roots| -> Result<Self> {
             if let Some(last) = disk.last().filter(|last| last.descriptor.through != tip) {
                 let before = last.descriptor.through;
                 return Err(Contradiction::CommitOrder { before, found: tip + 1 }.into());
             }
-            let mut history = Self::new(limits, (tip, roots), Some(file), disk.clone());
+            let mut history = Self::new(limits, tip, roots, Some(file), disk.clone());
             (history.from, history.recorded_begin) =
                 (history.from.max(named.kept_from.min(tip)), named.kept_from);
             Ok(history)
@@ -216,7 +215,7 @@ impl HistoryReplay {
                 let before = history.tip;
                 return Err(Contradiction::CommitOrder { before, found: number }.into());
             }
-            history.apply_commit(hasher, &view, &record.header)
+            history.apply_commit(file.hasher, &view, &record.header)
         })?;
         let history = match history {
             Some(history) => history,

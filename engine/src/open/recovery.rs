@@ -178,14 +178,14 @@ pub(crate) fn recover(
     // Without an entry for it the roots are the present ones.
     let past = if table.prior_roots.is_empty() { roots.clone() } else { Roots::new(past) };
     let cached = (limits.bytes / RUN_PAGE / 8).clamp(16, MOST_RUN_PAGES);
-    let file = RunFile::new(hasher, (device.clone(), OVERFLOW_FILE), superblock.database, cached);
-    let file = (device, &Arc::new(file));
+    let file = RunFile::new(hasher, device.clone(), OVERFLOW_FILE, superblock.database, cached);
+    let file = Arc::new(file);
     let runs = read_runs(&mut image, &table)?.into_iter();
-    let runs = runs.map(|names| Arc::new(DiskRun::new(names, file.1))).collect();
+    let runs = runs.map(|names| Arc::new(DiskRun::new(names, &file))).collect();
     let (records, kept_from) =
         (table.records_from.min(superblock.replay.position), table.kept_from);
     let named = ImageHistory { runs, records, past: Some(past), kept_from };
-    let history = HistoryReplay::before_replay(hasher, file, superblock, named, &roots, limits)?;
+    let history = HistoryReplay::before_replay(&file, superblock, named, &roots, limits)?;
     let mut replay = Replay {
         tries,
         extents,
@@ -233,7 +233,7 @@ pub(crate) fn recover(
         grow_to_file(device, superblock, extents)?;
     }
     replay.extents = replay.extents.or(of_image);
-    replay.finish_recovery(scan, (device, superblock.database), accept)
+    replay.finish_recovery(scan, device, superblock.database, accept)
 }
 
 /// The overflow file may have grown since the image, beyond the runs that records name. It is never shorter than these.
@@ -378,12 +378,11 @@ impl Replay {
             (EntryKind::Restored, Some(replay)) if is_dropped => replay.trie.dropped = None,
             (EntryKind::Added, None) => {
                 let at = found.expect_err("there is none");
-                self.tries
-                    .insert(at, TrieReplay::empty(self.hasher, (entry.ns, entry.trie), number));
+                self.tries.insert(at, TrieReplay::empty(self.hasher, entry.ns, entry.trie, number));
             }
             // The earlier trie was reclaimed: records before this one say so.
             (EntryKind::Added, Some(replay)) if is_dropped && replay.trie.regions.is_bare() => {
-                replay.begin_anew((entry.ns, entry.trie), number);
+                replay.begin_anew(entry.trie, number);
             }
             _ => return Err(bad().into()),
         }
@@ -437,7 +436,8 @@ impl Replay {
     fn finish_recovery(
         mut self,
         scan: ScanEnd,
-        (device, database): (&Disk, u64),
+        device: &Disk,
+        database: u64,
         accept: Option<&Node>,
     ) -> Result<RecoveredState> {
         let (mut rebuilt, mut root_accepted) = (Vec::new(), false);

@@ -66,9 +66,9 @@ impl TrieReplay {
     }
 
     /// Replaces the trie by an empty one, which commit `number` adds.
-    pub(super) fn begin_anew(&mut self, of: (u8, TrieKind), number: u64) {
+    pub(super) fn begin_anew(&mut self, kind: TrieKind, number: u64) {
         let growth = Growth { is_new: true, ..std::mem::take(&mut self.growth) };
-        *self = Self { growth, ..Self::empty(self.hasher, of, number) };
+        *self = Self { growth, ..Self::empty(self.hasher, self.trie.namespace, kind, number) };
     }
 
     /// Ends a round of records: recomputes the nodes of the regions that they have changed. Gives these regions, in the
@@ -91,8 +91,8 @@ impl TrieReplay {
     }
 
     /// The empty trie that commit `number` adds.
-    pub(super) fn empty(hasher: Hasher, (namespace, kind): (u8, TrieKind), number: u64) -> Self {
-        let regions = RegionIndex::new(vec![Arc::new(empty_region((namespace, kind), number))]);
+    pub(super) fn empty(hasher: Hasher, namespace: u8, kind: TrieKind, number: u64) -> Self {
+        let regions = RegionIndex::new(vec![Arc::new(empty_region(namespace, kind, number))]);
         let growth = Growth { is_new: true, ..Growth::default() };
         let trie = RecoveredTrie { namespace, kind, dropped: None, regions };
         Self { growth, ..Self::continue_from(hasher, trie) }

@@ -37,7 +37,8 @@ pub(crate) struct Trie {
 impl Trie {
     /// A trie that is not dropped.
     pub(crate) fn new(
-        (namespace, kind): (u8, TrieKind),
+        namespace: u8,
+        kind: TrieKind,
         index: Arc<Index>,
         files: &Arc<NodeFiles>,
     ) -> Self {
@@ -46,15 +47,19 @@ impl Trie {
     }
 
     /// The empty trie that commit `number` adds: one region without pages.
-    pub(crate) fn empty(of: (u8, TrieKind), number: u64, files: &Arc<NodeFiles>) -> Self {
-        let regions = RegionIndex::new(vec![Arc::new(empty_region(of, number))]);
+    pub(crate) fn empty(
+        (namespace, kind): (u8, TrieKind),
+        number: u64,
+        files: &Arc<NodeFiles>,
+    ) -> Self {
+        let regions = RegionIndex::new(vec![Arc::new(empty_region(namespace, kind, number))]);
         let index = Index::new(regions, |_, _| false);
-        Self::new(of, Arc::new(index), files)
+        Self::new(namespace, kind, Arc::new(index), files)
     }
 }
 
 /// The region of an empty trie that commit `number` adds, by namespace and kind.
-pub(crate) fn empty_region((namespace, kind): (u8, TrieKind), number: u64) -> Region {
+pub(crate) fn empty_region(namespace: u8, kind: TrieKind, number: u64) -> Region {
     let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
     let children = ChildTable::new(Prefix::ROOT, &[child]);
     match kind {

@@ -221,8 +221,16 @@ pub fn entries_of(payload: &[u8]) -> Result<usize, &'static str> {
 pub(super) struct RunPage {
     pub(super) kind: PageKind,
     payload: Box<[u8]>,
-    /// Key, commit, form, and end of the value.
-    entries: Vec<(EntryKey, u64, u16, usize)>,
+    entries: Vec<PlacedEntry>,
+}
+
+/// The place of an entry in its page.
+struct PlacedEntry {
+    key: EntryKey,
+    commit: u64,
+    form: u16,
+    /// Where the value ends.
+    end: usize,
 }
 
 impl RunPage {
@@ -242,7 +250,7 @@ impl RunPage {
             let mut at = 1;
             while at < payload.len() {
                 let entry = page.next(at).ok_or("an entry is cut off, or not in order")?;
-                at = entry.3;
+                at = entry.end;
                 page.entries.push(entry);
             }
             if page.entries.is_empty() {
@@ -253,7 +261,7 @@ impl RunPage {
     }
 
     /// The entry at a place behind the last one.
-    fn next(&self, at: usize) -> Option<(EntryKey, u64, u16, usize)> {
+    fn next(&self, at: usize) -> Option<PlacedEntry> {
         let mut left = &self.payload[at..];
         let mut take = |count: usize| {
             let (taken, rest) = left.split_at_checked(count)?;
@@ -261,7 +269,7 @@ impl RunPage {
             Some(taken)
         };
         let last = self.entries.last();
-        let before = last.map_or(EntryKey([0; KEY]), |last| last.0);
+        let before = last.map_or(EntryKey([0; KEY]), |last| last.key);
         let shared = usize::from(take(1)?[0]);
         let mut key = [0; KEY];
         key.get_mut(..shared)?.copy_from_slice(before.0.get(..shared)?);
@@ -280,8 +288,9 @@ impl RunPage {
             (3, PageKind::Entries) => bytes.len() == 8,
             (form, _) => form == 1 && bytes.len() == 4,
         };
-        let follows = last.is_none_or(|last| (last.0, last.1) < (key, commit));
-        (fits && follows).then_some((key, commit, form, self.payload.len() - left.len()))
+        let follows = last.is_none_or(|last| (last.key, last.commit) < (key, commit));
+        let end = self.payload.len() - left.len();
+        (fits && follows).then_some(PlacedEntry { key, commit, form, end })
     }
 
     /// The bytes after the kind, of a page without entries.
@@ -290,7 +299,7 @@ impl RunPage {
     }
 
     pub(super) fn entry(&self, at: usize) -> Option<RunEntry<'_>> {
-        let (key, commit, form, end) = *self.entries.get(at)?;
+        let &PlacedEntry { key, commit, form, end } = self.entries.get(at)?;
         let bytes = &self.payload[end - usize::from(form & LENGTH)..end];
         let half =
             |at: usize| bytes[at..].first_chunk().map_or(0, |half| u32::from_le_bytes(*half));
@@ -305,6 +314,6 @@ impl RunPage {
 
     /// The place of the first entry that is not less.
     pub(super) fn lower_bound(&self, key: &EntryKey, commit: u64) -> usize {
-        self.entries.partition_point(|entry| (&entry.0, entry.1) < (key, commit))
+        self.entries.partition_point(|entry| (&entry.key, entry.commit) < (key, commit))
     }
 }

@@ -8,8 +8,9 @@ use pleach_core::page::overflow::OverflowRun;
 use super::entry::{Contents, EntryKey, MOST_COMMITS, RunSection};
 use super::read::RunWalk;
 use super::write::RunWriter;
-use super::{DiskRun, Error, RunDescriptor, RunFile};
-use crate::neighbours;
+use super::{DiskRun, RunDescriptor, RunFile};
+use crate::error::Error;
+use crate::neighbours::neighbours;
 use crate::run::Run;
 
 /// Writes the part of a run in memory with the commits after one, and the records of these commits, in their order.
@@ -22,7 +23,8 @@ pub(crate) fn write_run<E: From<Error>>(
     allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
 ) -> Result<RunDescriptor, E> {
     let keys = run.values.keys().len();
-    let mut writer = RunWriter::new(file, number, (after, run.through), 0, keys);
+    let names = RunDescriptor { number, after, through: run.through, ..RunDescriptor::default() };
+    let mut writer = RunWriter::new(file, names, keys);
     let mut long = Vec::new();
     for (namespace, part) in run.values.parts() {
         for at in part {
@@ -101,9 +103,16 @@ impl DiskMerge {
 
     /// The merge of neighbours, the oldest first, into a run of this number.
     fn new(file: &Arc<RunFile>, number: u64, runs: Vec<Arc<DiskRun>>) -> Result<Self, Error> {
-        let of = (runs[0].descriptor.after, runs[runs.len() - 1].descriptor.through);
+        let (first, last) = (&runs[0].descriptor, &runs[runs.len() - 1].descriptor);
+        let names = RunDescriptor {
+            number,
+            after: first.after,
+            through: last.through,
+            length: first.length + 1,
+            ..RunDescriptor::default()
+        };
         let keys = runs.iter().map(|run| run.descriptor.keys).sum();
-        let mut writer = RunWriter::new(file, number, of, runs[0].descriptor.length + 1, keys);
+        let mut writer = RunWriter::new(file, names, keys);
         writer.add_value_bytes(runs.iter().map(|run| run.descriptor.value_bytes).sum());
         let walks =
             runs.iter().map(|run| RunWalk::new(Arc::clone(run))).collect::<Result<_, Error>>()?;

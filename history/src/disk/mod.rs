@@ -22,13 +22,15 @@ pub use self::entry::entries_of;
 pub use self::merge::DiskMerge;
 pub(super) use self::merge::write_run;
 use self::read::RunPageCache;
-use super::Error;
-use super::filter::Secret;
+use crate::filter::Secret;
+use crate::run::RunSize;
 
 /// The file of runs: the overflow file. It is opened when the first page is read.
 pub struct RunFile {
-    hasher: Hasher,
-    device: Disk,
+    /// The hash function of the database.
+    pub hasher: Hasher,
+    /// The device of the file.
+    pub device: Disk,
     name: &'static str,
     file: OnceLock<File>,
     /// The file for writing.
@@ -45,7 +47,8 @@ impl RunFile {
     /// The file of this database, with up to `cached` pages in memory.
     pub fn new(
         hasher: Hasher,
-        (device, name): (Disk, &'static str),
+        device: Disk,
+        name: &'static str,
         database: u64,
         cached: u64,
     ) -> Self {
@@ -250,6 +253,12 @@ impl DiskRun {
     /// The run with this descriptor.
     pub fn new(names: RunDescriptor, file: &Arc<RunFile>) -> Self {
         Self { descriptor: names, file: Arc::clone(file), is_bad: AtomicBool::new(false) }
+    }
+
+    /// The size on the device.
+    pub fn size(&self) -> RunSize {
+        let RunDescriptor { after, through, value_bytes, .. } = self.descriptor;
+        RunSize { after, through, bytes: self.descriptor.bytes(), value_bytes }
     }
 
     /// True when a page of the run could not be used: merges go round it.

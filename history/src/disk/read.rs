@@ -16,7 +16,8 @@ use super::entry::{
     Contents, EntryKey, MOST_COMMITS, PIECE, PageKind, RunEntry, RunPage, RunSection,
 };
 use super::write::LINES;
-use super::{DiskRun, Error, RunFile};
+use super::{DiskRun, RunFile};
+use crate::error::Error;
 use crate::filter::{FilterLine, line_of};
 use crate::run::{CommitOrder, NodeScope, ReplacedNode, Version};
 
@@ -38,15 +39,15 @@ impl RunPageCache {
         Self { most, pages: HashMap::new(), order: VecDeque::new() }
     }
 
-    fn get(&mut self, at: (u64, u32)) -> Option<Arc<RunPage>> {
-        let (page, is_wanted) = self.pages.get_mut(&at)?;
+    fn get(&mut self, run: u64, index: u32) -> Option<Arc<RunPage>> {
+        let (page, is_wanted) = self.pages.get_mut(&(run, index))?;
         *is_wanted = true;
         Some(Arc::clone(page))
     }
 
-    fn put(&mut self, at: (u64, u32), page: &Arc<RunPage>) {
-        if self.pages.insert(at, (Arc::clone(page), false)).is_none() {
-            self.order.push_back(at);
+    fn put(&mut self, run: u64, index: u32, page: &Arc<RunPage>) {
+        if self.pages.insert((run, index), (Arc::clone(page), false)).is_none() {
+            self.order.push_back((run, index));
         }
         // Each turn removes a mark or a page.
         while self.order.len() > self.most
@@ -114,12 +115,12 @@ impl DiskRun {
 
     /// A page, from memory if it is there.
     fn page(&self, index: u32) -> Result<Arc<RunPage>> {
-        let at = (self.descriptor.number, index);
-        if let Some(page) = self.file.cache.lock().get(at) {
+        let run = self.descriptor.number;
+        if let Some(page) = self.file.cache.lock().get(run, index) {
             return Ok(page);
         }
         let page = Arc::new(self.read(index, 1)?.swap_remove(0));
-        self.file.cache.lock().put(at, &page);
+        self.file.cache.lock().put(run, index, &page);
         Ok(page)
     }
 

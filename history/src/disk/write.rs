@@ -9,7 +9,8 @@ use pleach_core::page::stream::{self, StreamHeader, StreamId};
 use pleach_io::{PAGE, PageBuf};
 
 use super::entry::{Contents, EntryKey, MOST_INLINE, PIECE, PageBuilder, PageKind, RunSection};
-use super::{Error, PrefixLengths, RunDescriptor, RunFile};
+use super::{PrefixLengths, RunDescriptor, RunFile};
+use crate::error::Error;
 use crate::filter::{Filter, FilterLine, Secret};
 
 /// Pages of one write.
@@ -38,21 +39,12 @@ pub(crate) struct RunWriter {
 }
 
 impl RunWriter {
-    /// A run with the number `number`, which no other page of the file has, of the commits after one through another,
-    /// with up to `keys` keys.
-    pub(crate) fn new(
-        file: &Arc<RunFile>,
-        number: u64,
-        (after, through): (u64, u64),
-        length: usize,
-        keys: usize,
-    ) -> Self {
-        let secret = Secret::default();
-        let names =
-            RunDescriptor { number, after, through, length, secret, ..RunDescriptor::default() };
+    /// A run with the number, the commits and the length of a descriptor, and up to `keys` keys. No other page of the
+    /// file has its number.
+    pub(crate) fn new(file: &Arc<RunFile>, run: RunDescriptor, keys: usize) -> Self {
         Self {
             file: Arc::clone(file),
-            descriptor: names,
+            descriptor: RunDescriptor { secret: Secret::default(), ..run },
             filled: 0,
             buf: PageBuf::zeroed(AT_ONCE),
             in_buf: 0,

@@ -104,7 +104,8 @@ pub(crate) fn record_undo(
 /// bytes of the overflow file that the values occupy.
 pub(super) fn commit_run<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
     runs: &Runs,
-    (number, keys): (u64, usize),
+    number: u64,
+    keys: usize,
     namespaces: impl Iterator<Item = (u8, &'a ReplacedNodes, V)>,
 ) -> (CommitRun, u64) {
     let (mut run, mut overflow) = (runs.commit_run(number, keys), 0);
@@ -125,7 +126,7 @@ pub(crate) fn record_run(runs: &Runs, number: u64, restored: &[RecordUndo]) -> (
         let values = one.values.iter().map(|(key, prior)| (key, prior));
         (one.namespace, &one.nodes, values)
     });
-    commit_run(runs, (number, keys), namespaces)
+    commit_run(runs, number, keys, namespaces)
 }
 
 /// The state of a value as the log has it.

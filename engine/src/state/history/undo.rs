@@ -30,12 +30,12 @@ pub(crate) use self::disk::ImageHistory;
 pub(crate) use super::changes::{ChangeList, Changes, KeyUpdate};
 use super::pins::{Pin, PinId, Pins};
 use super::replaced::{NamespaceUndo, RecordUndo, commit_run, record_run};
-use super::window::{PriorCommit, RunSize, Window};
+use super::window::{PriorCommit, Window};
 use crate::error::{Error, Result};
 use crate::handles::Holder;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;
-use pleach_history::{DiskRun, Merges, RunFile, Runs};
+use pleach_history::{DiskRun, Merges, RunFile, RunSize, Runs};
 
 /// The undo of a commit that is not inserted yet.
 #[derive(Clone)]
@@ -88,15 +88,9 @@ impl UndoSet {
 
     /// Bytes of memory of all runs and recent commits.
     fn bytes(&self) -> u64 {
-        let runs: u64 = self.runs.sizes().map(|(.., bytes)| bytes).sum();
+        let runs: u64 = self.runs.sizes().map(|run| run.bytes).sum();
         runs + self.merging + self.recent.iter().map(RecentCommit::bytes).sum::<u64>()
     }
-}
-
-fn disk_size(run: &DiskRun) -> RunSize {
-    let names = &run.descriptor;
-    let (after, through, values) = (names.after, names.through, names.value_bytes);
-    RunSize { after, through, bytes: names.bytes(), values }
 }
 
 /// Roots and blob of a past commit.
@@ -217,7 +211,7 @@ impl Undo {
             (set.runs.clone(), &set.recent[0]);
         let keys = undone.iter().map(|one| one.changes.len()).sum();
         let namespaces = undone.iter().map(|one| (one.namespace, &one.nodes, one.changes.priors()));
-        let (run, values) = commit_run(&runs, (*number, keys), namespaces);
+        let (run, values) = commit_run(&runs, *number, keys, namespaces);
         merges.push(&mut runs, run);
         let mut retention = self.retention.lock();
         retention.window.set_values(*number, values);
@@ -267,9 +261,8 @@ impl Undo {
     fn trim(&self, merges: &mut Merges) {
         let mut retention = self.retention.lock();
         let (before, oldest) = (self.current.load_full(), retention.oldest_held());
-        let size = |(after, through, bytes)| RunSize { after, through, bytes, values: 0 };
-        let memory: Vec<RunSize> = before.runs.sizes().map(size).collect();
-        let disk: Vec<RunSize> = before.disk.iter().map(|run| disk_size(run)).collect();
+        let memory: Vec<RunSize> = before.runs.sizes().collect();
+        let disk: Vec<RunSize> = before.disk.iter().map(|run| run.size()).collect();
         let (evicted, unneeded) = retention.window.advance(oldest, before.bytes(), &memory, &disk);
         merges.cancel_through(evicted);
         let is_unneeded = |run: &Arc<DiskRun>| run.descriptor.through <= unneeded;
@@ -350,7 +343,7 @@ impl Undo {
         let (set, from) = (self.current.load(), retention.window.oldest_commit());
         let bytes = |commit: u64| {
             let recent = set.recent.iter().map(|commit| (commit.number, commit.bytes()));
-            let all = set.runs.sizes().map(|(_, through, bytes)| (through, bytes)).chain(recent);
+            let all = set.runs.sizes().map(|run| (run.through, run.bytes)).chain(recent);
             let is_held = |through: u64| commit < through && through <= from;
             all.filter(|(through, _)| is_held(*through)).map(|(_, bytes)| bytes).sum()
         };

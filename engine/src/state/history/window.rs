@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pleach_core::Node;
+use pleach_history::RunSize;
 use pleach_journal::format::bytes::{BodyCursor, BodyError};
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::trie_kind::TrieKind;
@@ -95,17 +96,6 @@ impl WindowCommit {
         let named = before.map_or(0, |PriorCommit { roots, blob, .. }| roots.bytes() + blob.len());
         (size_of::<Self>() + named) as u64
     }
-}
-
-/// The commits and sizes of a run of the history.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RunSize {
-    /// The run has the undo of the commits after `after`, through `through`.
-    pub(super) after: u64,
-    pub(super) through: u64,
-    /// Bytes of the run, and bytes of the overflow file that the replaced values of its commits take.
-    pub(super) bytes: u64,
-    pub(super) values: u64,
 }
 
 /// The window.
@@ -276,9 +266,10 @@ impl Window {
     ) -> (u64, u64) {
         self.oldest = self.begin_after(self.tip).min(self.tip);
         let mut limited = 0;
-        let mut taken = self.values + disk.iter().map(|run| run.bytes + run.values).sum::<u64>();
+        let mut taken =
+            self.values + disk.iter().map(|run| run.bytes + run.value_bytes).sum::<u64>();
         let kept = self.commits.iter().map(|kept| (kept.number, kept.values));
-        let oldest = disk.iter().map(|run| (run.through, run.bytes + run.values)).chain(kept);
+        let oldest = disk.iter().map(|run| (run.through, run.bytes + run.value_bytes)).chain(kept);
         for (through, bytes) in oldest {
             if taken <= self.limits.disk_bytes {
                 break;

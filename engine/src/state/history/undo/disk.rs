@@ -62,8 +62,8 @@ impl Undo {
     pub(crate) fn needs_writing(&self, of: u64) -> bool {
         let unwritten = || {
             let (written, past) = (self.retention.lock().window.written(), self.current.load());
-            let unwritten = past.runs.sizes().filter(|(_, through, _)| *through > written);
-            unwritten.map(|(.., bytes)| bytes).sum::<u64>()
+            let unwritten = past.runs.sizes().filter(|run| run.through > written);
+            unwritten.map(|run| run.bytes).sum::<u64>()
         };
         self.file.is_some()
             && self.has_history()

@@ -55,8 +55,10 @@ impl Undo {
     /// given order. Empty when no commit changed it.
     pub(crate) fn changing_commits(
         &self,
-        (namespace, key): (u8, &Key),
-        (first, last): (Option<u64>, u64),
+        namespace: u8,
+        key: &Key,
+        first: Option<u64>,
+        last: u64,
         order: CommitOrder,
     ) -> Result<Vec<u64>> {
         let retention = self.retention.lock();
