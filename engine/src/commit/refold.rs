@@ -158,7 +158,6 @@ fn follow_layout(
         regions.push(RegionOutcome {
             region: Arc::clone(region),
             layout_version: state.layout_version(),
-            accessed: true,
             node,
             old,
             before: Some(*tiling.own_node()),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pleach_beatree::leaf_fold::{AccessResult, KeyAccess};
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::proof::wire::op_encode_placed;
 use pleach_core::proof::{Access, Op};
 use pleach_core::{Node, ValueHash};
@@ -53,10 +53,12 @@ impl Fragment {
     }
 }
 
-/// Encodes one operation: the value found and the hash of the value put; `first` marks the first below its terminal.
+/// Encodes one operation: whether a value was found, and the hash of the value put; `first` marks the first below its
+/// terminal.
 pub(super) fn encode_op(
     access: &KeyAccess,
-    (found, put): (&AccessResult, Option<ValueHash>),
+    found: bool,
+    put: Option<ValueHash>,
     first: bool,
     ops: &mut Vec<u8>,
 ) {
@@ -66,5 +68,5 @@ pub(super) fn encode_op(
         (true, true) => Access::ReadWrite(put),
     };
     let op = Op { key: access.key, access: kind };
-    op_encode_placed(ops, &op, found.prior.is_present(), first);
+    op_encode_placed(ops, &op, found, first);
 }

@@ -59,7 +59,6 @@ pub(crate) struct RegionOutcome {
     pub(crate) region: Arc<Region>,
     /// The layout version that the child indexes refer to.
     pub(crate) layout_version: u64,
-    pub(crate) accessed: bool,
     pub(crate) node: Node,
     /// Occupancy before the batch.
     pub(crate) old: Occupancy,
@@ -149,12 +148,21 @@ impl ChunkOutcome {
         self.bytes() - self.changes.len() * size_of::<KeyUpdate>()
     }
 
-    /// Appends the regions of the next chunk. One region lies below both chunks, so both are stale: the ranges of the
-    /// appended regions are wrong until the chunk is folded again.
+    /// Appends the next chunk without its treelets and parts of the multiproof. One region lies below both chunks, so
+    /// both are stale.
     pub(crate) fn absorb(&mut self, next: &mut Self) {
-        self.regions.append(&mut next.regions);
+        let moved = |range: &Range<usize>, by: usize| range.start + by..range.end + by;
+        let [nodes, changes, lines] = [self.nodes.len(), self.changes.len(), self.lines.len()];
+        self.regions.extend(next.regions.drain(..).map(|region| RegionOutcome {
+            nodes: moved(&region.nodes, nodes),
+            changes: moved(&region.changes, changes),
+            lines: moved(&region.lines, lines),
+            fragment: Fragment::default(),
+            ..region
+        }));
         next.discard_treelets();
         self.nodes.append(&mut next.nodes);
+        self.lines.append(&mut next.lines);
         self.changes = [&*self.changes, &*next.changes].concat().into();
     }
 }

@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use pleach_beatree::RegionState;
 use pleach_beatree::leaf_fold::{
-    AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts,
-    is_divided_by_treelet, needed_prefixes, needs_parts,
+    FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_divided_by_treelet,
+    needed_prefixes, needs_parts,
 };
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::TreeletNodes;
-use pleach_core::fold::{FoldValue, Folder, NO_HASH, Occupancy, SiblingPath, Subtrie, TilingPath};
+use pleach_core::fold::{FoldValue, NO_HASH, Occupancy, SiblingPath, Subtrie, TilingPath};
 use pleach_core::node::kind;
-use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
+use pleach_core::{Key, NodeKind, Prefix, ValueHash};
 
 use super::chunk::{Batch, Chunk, FoldError, RegionTask};
 use super::emit::{Fragment, encode_op};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
-use super::scratch::{FoldScratch, UnhashedNodes};
+use super::scratch::{FoldScratch, PageFold, RegionFold};
 use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::read::reader_pool::ReaderPool;
@@ -48,24 +48,18 @@ impl Chunk {
         assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
         scratch.folder.clear();
         scratch.results.clear();
-        // Separate from the scratch; after an error a new one is made.
-        let mut unhashed = std::mem::take(&mut scratch.unhashed);
-        unhashed.clear();
-        outcome.regions.reserve(self.regions.len());
-        outcome.nodes.reserve(self.pages.len());
+        scratch.unhashed.clear();
         for index in 0..self.regions.len() {
             self.prefetch_regions(index);
-            self.fold_region(batch, index, scratch, (&mut outcome, &mut unhashed))?;
+            self.fold_region(batch, index, scratch)?;
         }
         let view = batch.view;
         scratch.folder.name_leaves(|at| only_pair(db, view, at)).map_err(FoldError::Failed)?;
         scratch.folder.run();
-        self.emit(batch, scratch, &unhashed.ends, &mut outcome);
-        self.take_nodes(&scratch.folder, &mut unhashed, &mut outcome);
-        scratch.unhashed = unhashed;
         let ChunkOutcome { siblings, treelets, lines, .. } = &mut outcome;
         scratch.folder.swap_results(siblings, treelets, lines);
-        fold_proofs(&mut scratch.proofs, &mut outcome);
+        self.emit(batch, scratch, &mut outcome);
+        self.take_nodes(batch, scratch, &mut outcome);
         if self.buffered.len() > KEPT {
             // A page with many buffered changes has taken memory that no other chunk needs.
             scratch.folder.shrink_to(KEPT);
@@ -79,10 +73,10 @@ impl Chunk {
         batch: &Batch<'_>,
         index: usize,
         scratch: &mut FoldScratch,
-        (outcome, unhashed): (&mut ChunkOutcome, &mut UnhashedNodes),
     ) -> std::result::Result<(), FoldError> {
         let task = &self.regions[index];
-        let (first_node, first_line) = (outcome.nodes.len(), scratch.folder.kept_counts().1);
+        let first_node = scratch.unhashed.pages.len();
+        let first_line = scratch.folder.kept_counts().1;
         let mut whole = None;
         for at in task.pages.clone() {
             self.prefetch_ahead(batch, at);
@@ -90,9 +84,7 @@ impl Chunk {
             let subtrie = if let Some(known) = &page.known {
                 scratch.folder.known_subtrie(known, &page.prefix)
             } else {
-                scratch.folded += 1;
-                let (folder, results) = (&mut scratch.folder, &mut scratch.results);
-                self.put_page(batch, at, (folder, results), (&mut outcome.nodes, &mut *unhashed))
+                self.put_page(batch, at, scratch)
             };
             // Not locked while a page is added: commits and flushes wait for the lock, and readers behind them.
             let state = read_unchanged(task)?;
@@ -103,33 +95,23 @@ impl Chunk {
             whole = span.push_child(page.child as usize, &page.prefix, subtrie, next);
         }
         let state = read_unchanged(task)?;
-        unhashed.ends.push(whole.map(|whole| scratch.folder.end_fold(whole, false)));
-        let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
+        let unhashed = &mut scratch.unhashed;
+        let first_change = unhashed.regions.last().map_or(0, |region| region.changes.end);
         let writes = writes_of(&batch.accesses[task.accesses.clone()]).count();
-        outcome.regions.push(RegionOutcome {
-            region: Arc::clone(&task.region),
-            layout_version: task.layout_version,
-            accessed: !task.accesses.is_empty(),
-            node: *state.own_node(),
-            old: Occupancy::Many,
-            before: None,
-            fragment: Fragment::default(),
-            first_op: 0,
-            nodes: first_node..outcome.nodes.len(),
+        unhashed.regions.push(RegionFold {
+            end: whole.map(|whole| scratch.folder.end_fold(whole, false)),
+            own_node: *state.own_node(),
+            nodes: first_node..unhashed.pages.len(),
             changes: first_change..first_change + writes,
             lines: first_line..scratch.folder.kept_counts().1,
         });
         Ok(())
     }
 
-    /// Adds a page to the fold, and its node to the outcome.
-    fn put_page(
-        &self,
-        batch: &Batch<'_>,
-        at: usize,
-        (folder, results): (&mut Folder, &mut Vec<AccessResult>),
-        (nodes, unhashed): (&mut Vec<PageNode>, &mut UnhashedNodes),
-    ) -> Subtrie {
+    /// Adds a page to the fold.
+    fn put_page(&self, batch: &Batch<'_>, at: usize, scratch: &mut FoldScratch) -> Subtrie {
+        let FoldScratch { folder, results, unhashed, folded, .. } = scratch;
+        *folded += 1;
         let page = &self.pages[at];
         let accesses = &batch.accesses[page.accesses.clone()];
         let buffered = &self.buffered[page.buffered.clone()];
@@ -157,89 +139,116 @@ impl Chunk {
             }
             fold_page(folder, &state, keeps, accesses, results)
         };
-        let folded = match (&page.page, page.as_of) {
+        let FoldedPage { subtrie, columns, parts } = match (&page.page, page.as_of) {
             (Some(cached), Some(as_of)) => cached.treelet(as_of, fold),
             _ => fold(None),
         };
-        let FoldedPage { subtrie, columns, parts } = folded;
         if writes_of(accesses).next().is_some() {
-            unhashed.nodes.push((at, folder.watch(&subtrie)));
             // However large the batch is: parts are few beside the buffered changes.
             if !parts.is_empty() && page.as_of.is_some() {
-                unhashed.parts.push((nodes.len(), parts));
+                unhashed.parts.push((unhashed.pages.len(), parts));
             }
-            nodes.push(PageNode {
-                child: page.child,
-                prefix: page.prefix,
-                node: Node::default(),
-                as_of: page.as_of.unwrap_or_default(),
-                treelet: from..folder.kept_counts().0,
-                columns,
-                is_flush_due: page.is_flush_due(batch),
-                page: None,
-            });
+            let (node, treelet) = (folder.watch(&subtrie), from..folder.kept_counts().0);
+            unhashed.pages.push(PageFold { page: at, node, treelet, columns });
         }
         subtrie
     }
 
-    /// Adds values found, changes, operations, and the regions' parts of the witness or proof to the outcome.
-    fn emit(
-        &self,
-        batch: &Batch<'_>,
-        scratch: &mut FoldScratch,
-        ends: &[Option<usize>],
-        outcome: &mut ChunkOutcome,
-    ) {
-        let folder = &scratch.folder;
-        let accesses =
-            || self.regions.iter().flat_map(|task| &batch.accesses[task.accesses.clone()]);
-        // Overlays and undo may keep these lists: without spare capacity.
-        let writes = accesses().filter(|access| access.writes.is_some()).count();
+    /// Adds the regions to the outcome: with values found, changes, operations, and their parts of the witness or proof.
+    fn emit(&self, batch: &Batch<'_>, scratch: &mut FoldScratch, outcome: &mut ChunkOutcome) {
+        let FoldScratch { folder, proofs, results, unhashed, .. } = scratch;
+        // Overlays and undo may keep this list: without spare capacity.
+        let writes = unhashed.regions.last().map_or(0, |region| region.changes.end);
         let mut changes = Vec::with_capacity(writes);
         let gives_ops = batch.output.has_ops();
-        outcome.ops.reserve(if gives_ops { accesses().count() * OP_BYTES } else { 0 });
-        let mut results = scratch.results.drain(..).enumerate();
-        for (index, task) in self.regions.iter().enumerate() {
-            let region = &mut outcome.regions[index];
-            region.first_op = outcome.ops.len();
+        outcome.ops.reserve(if gives_ops { results.len() * OP_BYTES } else { 0 });
+        let mut emitted = Vec::with_capacity(self.regions.len());
+        let mut results = results.drain(..).enumerate();
+        for (task, fold) in self.regions.iter().zip(&unhashed.regions) {
+            let first_op = outcome.ops.len();
             let accesses = &batch.accesses[task.accesses.clone()];
             for (access, (at, found)) in accesses.iter().zip(&mut results) {
                 if gives_ops {
                     let put = (found.put != NO_HASH).then(|| *folder.value_hash(found.put));
-                    encode_op(access, (&found, put), folder.is_first(at), &mut outcome.ops);
+                    let found = found.prior.is_present();
+                    encode_op(access, found, put, folder.is_first(at), &mut outcome.ops);
                 }
                 if let Some(new) = &access.writes {
                     let (key, new) = (access.key, new.clone());
                     changes.push(KeyUpdate { key, new, prior: found.prior });
                 }
             }
-            let Some(end) = ends[index] else { continue };
-            (region.node, region.old) = (*folder.node(end), folder.occupancy(end));
-            if region.accessed && region.old == Occupancy::Many {
+            let mut fragment = Fragment::default();
+            if let Some(end) = fold.end
+                && !accesses.is_empty()
+                && folder.occupancy(end) == Occupancy::Many
+            {
                 let from = outcome.terminals.len();
                 let count = folder.terminals(end, &mut outcome.terminals, |_, _| {
                     unreachable!("pages are folded with their region")
                 });
                 let terminals = from..outcome.terminals.len();
-                region.fragment = Fragment { terminals, count, siblings: folder.siblings_of(end) };
+                fragment = Fragment { terminals, count, siblings: folder.siblings_of(end) };
             }
+            emitted.push((first_op, fragment));
         }
-        drop(results);
         outcome.changes = changes.into();
+        // The nodes before the batch: one fold for each fragment, in order.
+        proofs.clear();
+        let mut fragments =
+            self.regions.iter().zip(&emitted).filter(|(_, (_, fragment))| fragment.count > 0);
+        let is_proven = fragments.all(|(task, (_, fragment))| {
+            let siblings = SiblingPath::new(fragment.siblings(&outcome.siblings));
+            let mut span = proofs.span_along(task.region.prefix().len(), siblings);
+            span.push_terminals(fragment.terminals(&outcome.terminals));
+            span.end_proof().is_some()
+        });
+        // Otherwise the root before the batch is found to be wrong.
+        if is_proven {
+            proofs.run();
+        }
+        let mut proven = 0..;
+        outcome.regions.reserve(self.regions.len());
+        let folds = unhashed.regions.drain(..).zip(emitted);
+        for (task, (fold, (first_op, fragment))) in self.regions.iter().zip(folds) {
+            let proof = if is_proven && fragment.count > 0 { proven.next() } else { None };
+            outcome.regions.push(RegionOutcome {
+                region: Arc::clone(&task.region),
+                layout_version: task.layout_version,
+                node: fold.end.map_or(fold.own_node, |end| *folder.node(end)),
+                old: fold.end.map_or(Occupancy::Many, |end| folder.occupancy(end)),
+                before: proof.map(|proof| *proofs.node(proof)),
+                fragment,
+                first_op,
+                nodes: fold.nodes,
+                changes: fold.changes,
+                lines: fold.lines,
+            });
+        }
     }
 
     /// Adds the nodes of pages and of their parts to the outcome. It holds only pages that learn.
     fn take_nodes(
         &mut self,
-        folder: &Folder,
-        unhashed: &mut UnhashedNodes,
+        batch: &Batch<'_>,
+        scratch: &mut FoldScratch,
         outcome: &mut ChunkOutcome,
     ) {
-        for (node, (at, watched)) in outcome.nodes.iter_mut().zip(&unhashed.nodes) {
-            node.node = *folder.watched(*watched);
-            let task = &mut self.pages[*at];
-            let page = task.page.take().filter(|_| !node.treelet.is_empty());
-            node.page = task.at.zip(page);
+        let FoldScratch { folder, unhashed, .. } = scratch;
+        outcome.nodes.reserve(unhashed.pages.len());
+        for PageFold { page, node, treelet, columns } in unhashed.pages.drain(..) {
+            let task = &mut self.pages[page];
+            let page = task.page.take().filter(|_| !treelet.is_empty());
+            outcome.nodes.push(PageNode {
+                child: task.child,
+                prefix: task.prefix,
+                node: *folder.watched(node),
+                as_of: task.as_of.unwrap_or_default(),
+                treelet,
+                columns,
+                is_flush_due: task.is_flush_due(batch),
+                page: task.at.zip(page),
+            });
         }
         for (at, parts) in unhashed.parts.drain(..) {
             let node = |part: &PartNode| match part {
@@ -308,27 +317,4 @@ pub(super) fn only_pair(db: &TrieDb, view: &View, at: &Prefix) -> Result<(Key, V
     let pair = scan.next(db, view, Direction::Forwards).transpose()?;
     let (key, value) = pair.unwrap_or((*at.first_key(), StoredRef::InPage(&[])));
     Ok((key, value.fold_value().unwrap_or(FoldValue::Bytes(&[])).hash(db.hasher)))
-}
-
-/// Computes the nodes before the batch to which the regions' parts of the multiproof lead.
-fn fold_proofs(folder: &mut Folder, outcome: &mut ChunkOutcome) {
-    let ChunkOutcome { regions, terminals, siblings, .. } = outcome;
-    folder.clear();
-    let mut folds = Vec::with_capacity(regions.len());
-    let proven = |region: &&mut RegionOutcome| region.fragment.count > 0;
-    for region in regions.iter_mut().filter(proven) {
-        let floor = region.region.prefix().len();
-        let mut span =
-            folder.span_along(floor, SiblingPath::new(region.fragment.siblings(siblings)));
-        span.push_terminals(region.fragment.terminals(terminals));
-        match span.end_proof() {
-            Some(fold) => folds.push(fold),
-            // Found when the root before the batch is compared.
-            None => return,
-        }
-    }
-    folder.run();
-    for (region, fold) in regions.iter_mut().filter(proven).zip(folds) {
-        region.before = Some(*folder.node(fold));
-    }
 }

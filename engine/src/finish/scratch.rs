@@ -1,8 +1,10 @@
 //! The memory in which a worker folds, kept from chunk to chunk. One worker owns it.
 
+use std::ops::Range;
+
 use pleach_beatree::leaf_fold::{AccessResult, PartNode};
-use pleach_core::fold::Folder;
-use pleach_core::{Hasher, Prefix};
+use pleach_core::fold::{Columns, Folder};
+use pleach_core::{Hasher, Node, Prefix};
 
 use crate::metrics::Counters;
 
@@ -33,21 +35,40 @@ impl WorkCounts {
     }
 }
 
-/// The nodes that the outcome still needs once everything is hashed.
+/// What the outcome still needs once everything is hashed.
 #[derive(Default)]
 pub(super) struct UnhashedNodes {
-    /// The fold of each region that has a page in it.
-    pub(super) ends: Vec<Option<usize>>,
-    /// Of each page with a new node: its number in the chunk, and the node's in the folder.
-    pub(super) nodes: Vec<(usize, u32)>,
-    /// The parts of some pages, by the page's number in the outcome.
+    pub(super) regions: Vec<RegionFold>,
+    /// The pages with a new node.
+    pub(super) pages: Vec<PageFold>,
+    /// The parts of some pages, by the page's number in `pages`.
     pub(super) parts: Vec<(usize, Vec<(Prefix, PartNode)>)>,
+}
+
+/// A region in a fold. The ranges are those of its outcome.
+pub(super) struct RegionFold {
+    /// The fold, if the region has a page in it.
+    pub(super) end: Option<usize>,
+    pub(super) own_node: Node,
+    pub(super) nodes: Range<usize>,
+    pub(super) changes: Range<usize>,
+    pub(super) lines: Range<usize>,
+}
+
+/// A page with a new node in a fold.
+pub(super) struct PageFold {
+    /// Its number in the chunk.
+    pub(super) page: usize,
+    /// The node's number in the folder.
+    pub(super) node: u32,
+    pub(super) treelet: Range<usize>,
+    pub(super) columns: Option<Columns>,
 }
 
 impl UnhashedNodes {
     pub(super) fn clear(&mut self) {
-        self.ends.clear();
-        self.nodes.clear();
+        self.regions.clear();
+        self.pages.clear();
         self.parts.clear();
     }
 }
