@@ -148,7 +148,7 @@ impl Db {
     /// [`Error::ForeignOverlay`] when the overlay was not made through this open of the database; [`Error::Closed`].
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         let engine = self.0.open_engine()?;
-        let view = match &options.over {
+        let (view, tip) = match &options.over {
             // The open is compared, not the database's number, which copies of a folder share. Blocks and further
             // overlays come from a session, so this is the only place to check.
             Some(overlay) if !overlay.is_of(&engine) => return Err(Error::ForeignOverlay),
@@ -158,7 +158,7 @@ impl Db {
                 engine.db.commits.tip_view()
             }
         };
-        Ok(Session::new(&engine, view, options, Holder::Session))
+        Ok(Session::new(&engine, view, tip, options, Holder::Session))
     }
 
     /// Goes on to the newest commit in a database that was opened with [`Options::read_only`], and gives its number.
@@ -193,7 +193,7 @@ impl Db {
         let found = engine.db.run_read(commit, || engine.db.commits.view_at(commit));
         let (view, tip) = found.map_err(|error| self.explain_if_lost(&engine, error))?;
         engine.db.run_read(view.base, || view.check_readable())?;
-        Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
+        Ok(Session::new(&engine, view, tip, SessionOptions::new(), Holder::Snapshot))
     }
 
     /// A session on the newest commit. It reads this state whatever is committed later: as long as the commit is in the
@@ -204,8 +204,8 @@ impl Db {
     pub fn snapshot(&self) -> Result<Session> {
         let engine = self.0.open_engine()?;
         let _stay = engine.db.hold_replica();
-        let view = engine.db.commits.tip_view();
-        Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
+        let (view, tip) = engine.db.commits.tip_view();
+        Ok(Session::new(&engine, view, tip, SessionOptions::new(), Holder::Snapshot))
     }
 
     /// The numbers of the commits that can be read: the history, and the newest one; after a close only the last one.

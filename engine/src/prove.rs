@@ -8,13 +8,13 @@
 //! present; a key that neither state has there is the same in both. Of the other keys, values are compared.
 
 use std::collections::BTreeSet;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 
 use pleach_beatree::Stored;
 use pleach_core::prefix::common_len;
 use pleach_core::proof::{BuildError, ChangeProof, RangeProof, change, range};
 use pleach_core::range::{key_before, key_range};
-use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
+use pleach_core::{Hasher, Key, Prefix, ValueHash};
 
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
@@ -23,22 +23,19 @@ use crate::read::many::{self, FetchPurpose};
 use crate::read::point;
 use crate::read::scan::{Direction, Scan};
 use crate::state::TrieDb;
-use crate::state::view::View;
-
-/// A state of a namespace, and its root.
-pub(crate) type RootedView<'a> = (&'a View, &'a Node);
+use crate::state::view::{RootedView, View};
 
 /// Proves all pairs of a range.
 pub(crate) fn prove_range(
     engine: &Engine,
     db: &TrieDb,
     state: RootedView<'_>,
-    (first, last): (Key, Key),
+    keys: &RangeInclusive<Key>,
 ) -> Result<RangeProof> {
-    let bounds = multiproof(engine, db, state, &[first, last])?;
-    let mut scan = Scan::new(&engine.scanners, &(first..=last));
+    let bounds = multiproof(engine, db, state, &[*keys.start(), *keys.end()])?;
+    let mut scan = Scan::new(&engine.scanners, keys);
     let mut failed = None;
-    let pairs = std::iter::from_fn(|| match scan.next(db, state.0, Direction::Forwards)? {
+    let pairs = std::iter::from_fn(|| match scan.next(db, state.view, Direction::Forwards)? {
         Ok((key, value)) => {
             let value = value.fold_value().expect("a scan gives what is present");
             Some((key, value.hash(db.hasher)))
@@ -48,7 +45,7 @@ pub(crate) fn prove_range(
             None
         }
     });
-    let built = range::build(db.hasher, &bounds, &first, &last, pairs);
+    let built = range::build(db.hasher, &bounds, keys.start(), keys.end(), pairs);
     match failed {
         Some(error) => Err(error),
         None => Ok(built.map_err(build_failure)?.into()),
@@ -61,15 +58,16 @@ pub(crate) fn prove_change(
     db: &TrieDb,
     from: RootedView<'_>,
     to: RootedView<'_>,
-    (first, last): (Key, Key),
+    keys: &RangeInclusive<Key>,
 ) -> Result<ChangeProof> {
-    let mut opened = differing_keys(engine, db, from.0, to.0, (first, last))?;
+    let mut opened = differing_keys(engine, db, from.view, to.view, keys)?;
+    let (first, last) = (keys.start(), keys.end());
     opened.extend([first, last]);
     opened.sort_unstable();
     opened.dedup();
     let before = multiproof(engine, db, from, &opened)?;
     let after = multiproof(engine, db, to, &opened)?;
-    Ok(change::build(db.hasher, &before, &after, &first, &last).map_err(build_failure)?.into())
+    Ok(change::build(db.hasher, &before, &after, first, last).map_err(build_failure)?.into())
 }
 
 /// The end of a range's first part with at most so many pairs (one at least): a key before the next pair, if there is
@@ -78,27 +76,28 @@ pub(crate) fn part_end(
     engine: &Engine,
     db: &TrieDb,
     view: &View,
-    (first, last): (Key, Key),
+    keys: &RangeInclusive<Key>,
     pairs: usize,
 ) -> Result<Key> {
-    let mut scan = Scan::new(&engine.scanners, &(first..=last));
+    let mut scan = Scan::new(&engine.scanners, keys);
     for _ in 0..pairs.max(1) {
         if scan.next(db, view, Direction::Forwards).transpose()?.is_none() {
-            return Ok(last);
+            return Ok(*keys.end());
         }
     }
     let next = scan.next(db, view, Direction::Forwards).transpose()?;
-    Ok(next.map_or(last, |(key, _)| key_before(&key).expect("a pair comes before it")))
+    Ok(next.map_or(*keys.end(), |(key, _)| key_before(&key).expect("a pair comes before it")))
 }
 
-/// First and last key of a range; an error when it is empty.
-pub(crate) fn range_ends(range: &impl RangeBounds<Key>) -> Result<(Key, Key)> {
+/// The keys of a range; an error when it is empty.
+pub(crate) fn keys_of(range: &impl RangeBounds<Key>) -> Result<RangeInclusive<Key>> {
     let named = |bound: Bound<&Key>| match bound {
         Bound::Included(key) | Bound::Excluded(key) => *key,
         Bound::Unbounded => [0; 32],
     };
     let (first, last) = (named(range.start_bound()), named(range.end_bound()));
-    key_range(range).ok_or(Error::EmptyRange { first, last })
+    let keys = key_range(range).ok_or(Error::EmptyRange { first, last })?;
+    Ok(keys.0..=keys.1)
 }
 
 /// The multiproof of ascending keys; neighbours may be equal.
@@ -111,7 +110,7 @@ fn multiproof(
     let mut keys = keys.to_vec();
     keys.dedup();
     let Engine { finisher, readers, .. } = engine;
-    prove(db, (finisher, readers), state, ProofRequest::Keys(&keys))
+    prove(db, finisher, readers, state, ProofRequest::Keys(&keys))
 }
 
 /// The keys of a range that differ between two states, in order. Long values are compared by their hashes.
@@ -120,15 +119,14 @@ pub(crate) fn differing_keys(
     db: &TrieDb,
     from: &View,
     to: &View,
-    (first, last): (Key, Key),
+    keys: &RangeInclusive<Key>,
 ) -> Result<Vec<Key>> {
-    let within = Prefix::new(&first, common_len(&first, &last));
+    let within = Prefix::new(keys.start(), common_len(keys.start(), keys.end()));
     // A key that neither undo nor overlays of a state have is as in the present.
     let now = db.commits.tip_view().0.for_namespace(from.namespace);
     let over = [from.all_changes_below(&within)?, to.all_changes_below(&within)?];
-    let keys = over.iter().flatten().map(|(key, _)| *key);
-    let keys: BTreeSet<Key> = keys.filter(|key| (first..=last).contains(key)).collect();
-    let mut keys: Vec<Key> = keys.into_iter().collect();
+    let found = over.iter().flatten().map(|(key, _)| *key).filter(|key| keys.contains(key));
+    let mut keys: Vec<Key> = found.collect::<BTreeSet<Key>>().into_iter().collect();
     many::fetch_pages(db, &engine.readers, FetchPurpose::Proof, &keys)?;
     let mut failed = None;
     keys.retain(|key| {

@@ -115,7 +115,8 @@ impl Session {
     /// A session on a view of this state.
     pub(crate) fn new(
         engine: &Arc<Engine>,
-        (view, tip): (View, Tip),
+        view: View,
+        tip: Tip,
         options: SessionOptions,
         holder: Holder,
     ) -> Self {
@@ -199,7 +200,7 @@ impl Session {
         self.engine.db.run_read(view.base, || view.check_readable())?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
-        Ok(Self::new(&self.engine, (view, self.tip.clone()), options, Holder::Session))
+        Ok(Self::new(&self.engine, view, self.tip.clone(), options, Holder::Session))
     }
 
     /// The number that the database was created with ([`Db::id`](crate::Db::id)).

@@ -216,7 +216,7 @@ pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupIma
     let superblock = Superblock {
         // Log that became durable since is not in the copy.
         durable_through: end,
-        ..superblock(db, &before, image, &tip, (cut, past.records), None)
+        ..superblock(db, &before, image, &tip, cut, past.records, None)
     };
     let (from, prepared) = (superblock.log_from, superblock.prepared_through);
     copies::copy(
@@ -402,9 +402,8 @@ pub(super) fn finish_checkpoint(
     db.commits.sequencer.write_through(log_position, true)?;
     enters("writing the superblock");
     let log_from = db.images.advance_kept_log(cut.position, db.kept_log_bytes()).min(past.records);
-    let (older, newest) = db
-        .images
-        .write(|newest| superblock(db, newest, image, &tip, (cut, log_from), clean_end))?;
+    let (older, newest) =
+        db.images.write(|newest| superblock(db, newest, image, &tip, cut, log_from, clean_end))?;
     db.images.set_named_runs(past.runs);
     enters("recycling the log");
     let mut overtaken = false;
@@ -453,7 +452,8 @@ fn superblock(
     newest: &Superblock,
     image: ImageRef,
     tip: &Tip,
-    (cut, log_from): (LogPoint, LogPos),
+    cut: LogPoint,
+    log_from: LogPos,
     clean_end: Option<LogPos>,
 ) -> Superblock {
     let sequencer = &db.commits.sequencer;

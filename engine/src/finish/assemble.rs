@@ -103,7 +103,7 @@ pub(super) fn fold_root(
     let is_newest = |as_of: u64| batch.view.is_committed() && as_of <= batch.view.base;
     let as_of = db.index.root_nodes(db.hasher, &index).tiling_over(&index).map(|(_, as_of)| as_of);
     let is_older = !as_of.is_some_and(is_newest);
-    let parts = known_parts(db, batch, (&index, is_older), chunks)?;
+    let parts = known_parts(db, batch, &index, is_older, chunks)?;
     let known = parts.and_then(|mut parts| {
         // A commit waits for this guard: no device is read while it is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
@@ -153,7 +153,8 @@ fn accessed_regions(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (u
 fn known_parts(
     db: &TrieDb,
     batch: &Batch<'_>,
-    (index, is_older): (&RegionIndex, bool),
+    index: &RegionIndex,
+    is_older: bool,
     chunks: &[ChunkOutcome],
 ) -> Result<Option<Vec<(usize, RootPart)>>> {
     let numbered = accessed_regions(chunks).map(|(prefix, (chunk, region))| {

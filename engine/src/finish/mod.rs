@@ -51,7 +51,7 @@ use crate::read::many::{self, FetchPurpose};
 use crate::read::reader_pool::PageReaderPool;
 use crate::state::pace::budget::Budget;
 use crate::state::pace::trim_schedule::TrimSchedule;
-use crate::state::view::View;
+use crate::state::view::{RootedView, View};
 use crate::state::{Database, TrieDb};
 use assemble::{assemble, fold_root};
 use chunk::Batch;
@@ -136,9 +136,10 @@ pub(crate) fn finish(
     accesses: &[KeyAccess],
     witness: bool,
 ) -> Result<FinishedTrie> {
+    let state = RootedView { view, root: prev_root };
     if db.kind == TrieKind::Plain {
         let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.begin_finish());
-        return plain::finish(db, &finisher.readers, (view, prev_root), accesses);
+        return plain::finish(db, &finisher.readers, state, accesses);
     }
     let output = if witness { FinishOutput::Witness } else { FinishOutput::RootOnly };
     let mut written = Vec::new();
@@ -149,8 +150,7 @@ pub(crate) fn finish(
         written.extend(accesses.iter().filter(|access| access.writes.is_some()).cloned());
         &written
     };
-    let mut finished =
-        fold_view(db, finisher, (view, prev_root), accesses, (output, reservation.learns))?;
+    let mut finished = fold_view(db, finisher, state, accesses, output, reservation.learns)?;
     finished.shrink(reservation.share(db.budget.kept_block_bytes(), accesses.len()));
     Ok(finished)
 }
@@ -164,11 +164,12 @@ pub(crate) enum ProofRequest<'a> {
     Keys(&'a [Key]),
 }
 
-/// A proof of keys on a view whose root is `root`. It changes nothing but cached pages.
+/// A proof of keys on a state. It changes nothing but cached pages.
 pub(crate) fn prove(
     db: &TrieDb,
-    (finisher, readers): (&Finisher, &PageReaderPool),
-    (view, root): (&View, &Node),
+    finisher: &Finisher,
+    readers: &PageReaderPool,
+    state: RootedView<'_>,
     request: ProofRequest,
 ) -> Result<Vec<u8>> {
     let (keys, output) = match request {
@@ -183,7 +184,7 @@ pub(crate) fn prove(
     let accesses: Vec<KeyAccess> = reads.collect();
     let _reservation = BatchReservation::new(db, accesses.len());
     let FinishedTrie { chunks, witness, .. } =
-        fold_view(db, finisher, (view, root), &accesses, (output, false))?;
+        fold_view(db, finisher, state, &accesses, output, false)?;
     finisher.recycle_outcomes(chunks);
     Ok(witness.expect("a proof was asked for").into_vec())
 }
@@ -191,15 +192,16 @@ pub(crate) fn prove(
 fn fold_view(
     db: &TrieDb,
     finisher: &Finisher,
-    (view, prev_root): (&View, &Node),
+    RootedView { view, root }: RootedView<'_>,
     accesses: &[KeyAccess],
-    (output, learns): (FinishOutput, bool),
+    output: FinishOutput,
+    learns: bool,
 ) -> Result<FinishedTrie> {
     let _nodes = db.nodes.hold_nodes();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.begin_finish());
     let policy = db.budget.flush_policy();
     let batch = Batch { view, accesses, output, learns, policy };
-    checked_in_view(view, fold_batch(db, finisher, &batch, prev_root))
+    checked_in_view(view, fold_batch(db, finisher, &batch, root))
 }
 
 /// A batch under way, in all of its namespaces: an estimate of its bytes is counted until a block counts the real ones.

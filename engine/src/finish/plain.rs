@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_core::{Key, Node};
+use pleach_core::Key;
 
 use super::outcome::{ChunkOutcome, FinishedTrie};
 use super::worker::chunk_accesses;
@@ -22,16 +22,16 @@ use crate::read::reader_pool::PageReaderPool;
 use crate::state::TrieDb;
 use crate::state::history::undo::KeyUpdate;
 use crate::state::pages::index::PageRef;
-use crate::state::view::View;
+use crate::state::view::{RootedView, View};
 
 /// Fewer accesses are done by one worker: waking several would take longer.
 const PARALLEL: usize = 2048;
 
-/// Finishes sorted accesses over a view whose digest is `before`. Accesses that only read are ignored.
+/// Finishes sorted accesses over a state. Accesses that only read are ignored.
 pub(super) fn finish(
     db: &TrieDb,
     readers: &PageReaderPool,
-    (view, before): (&View, &Node),
+    RootedView { view, root }: RootedView<'_>,
     accesses: &[KeyAccess],
 ) -> Result<FinishedTrie> {
     let most = if accesses.len() < PARALLEL { 1 } else { db.runtime.workers() };
@@ -47,7 +47,7 @@ pub(super) fn finish(
     db.runtime.inline_or_fork_join(most.min(slices.len()), &make);
     let lists = lists.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;
     let of = lists.iter().flatten().map(|changed| (&changed.key, &changed.new));
-    let root = digest::after_changes(before, of);
+    let root = digest::after_changes(root, of);
     let chunk =
         |list: Vec<KeyUpdate>| ChunkOutcome { changes: list.into(), ..ChunkOutcome::default() };
     Ok(FinishedTrie { root, chunks: lists.into_iter().map(chunk).collect(), witness: None })

@@ -146,7 +146,7 @@ impl Sorter {
         if order.len() <= FEW {
             (0..).zip(&mut *order).for_each(|(at, one)| *one = lead(accesses, index(at)));
             in_order(order, accesses);
-            return copy((order, sorted), (hasher, accesses), shares);
+            return copy(order, sorted, hasher, accesses, shares);
         }
         starts.clear();
         starts.resize(range.len().div_ceil(SLICE), [0; BUCKETS + 1]);
@@ -280,14 +280,16 @@ impl SortPart<'_> {
         for same in self.order.chunk_by_mut(|a, b| small(a) == small(b)) {
             in_order(same, accesses);
         }
-        copy((self.order, self.copies), (hasher, accesses), &mut self.shares)
+        copy(self.order, self.copies, hasher, accesses, &mut self.shares)
     }
 }
 
 /// Copies sorted accesses. Sets `shares` when one shares a long value.
 fn copy(
-    (order, copies): (&[Lead], &mut [KeyAccess]),
-    (hasher, accesses): (Hasher, &[Access]),
+    order: &[Lead],
+    copies: &mut [KeyAccess],
+    hasher: Hasher,
+    accesses: &[Access],
     shares: &mut bool,
 ) -> Result<()> {
     let key = |lead: &Lead| &accesses[lead.1 as usize].key;

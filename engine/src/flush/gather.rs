@@ -21,7 +21,7 @@ use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::TrieDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::QuarantineReason;
+use crate::state::pages::quarantine::{PageName, QuarantineReason};
 use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
 
 /// Pages read, or runs written, at once.
@@ -250,13 +250,8 @@ fn read_missing(
         match read {
             Ok(page) => old.set_page(page),
             Err(error) => {
-                let page = (LEAF_FILE, u64::from(at.page));
-                db.store.quarantine_page(
-                    page,
-                    (at.namespace, old.prefix),
-                    error,
-                    QuarantineReason::Unreadable,
-                );
+                let page = PageName::leaf(at.page, at.namespace, old.prefix);
+                db.store.quarantine_page(page, error, QuarantineReason::Unreadable);
             }
         }
     })?;

@@ -31,7 +31,7 @@ use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::QuarantineReason;
+use crate::state::pages::quarantine::{PageName, QuarantineReason};
 use crate::state::pages::reader::PageReader;
 
 /// Most regions that one record reclaims, and most leaf pages, unless the first region has more.
@@ -67,6 +67,15 @@ struct DroppedPage {
     prefix: Prefix,
 }
 
+/// A part of a dropped trie that is still there.
+struct DroppedPart {
+    /// The first regions with something left, and their pages.
+    regions: Vec<DroppedRegion>,
+    pages: Vec<DroppedPage>,
+    /// True when other regions have to wait for pages or nodes that cannot be read.
+    aside: bool,
+}
+
 /// Reclaims a part of a trie that commit `by` has dropped and that no state reaches any more.
 pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
     if !trie.commits.sequencer.lock().is_quiet() {
@@ -74,7 +83,7 @@ pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
         return Ok(ReclaimOutcome::Busy);
     }
     let reads = trie.space.overflow_stats().live > 0;
-    let (mut all, named, mut aside) = gather_regions(trie, reads);
+    let DroppedPart { regions: mut all, pages: named, mut aside } = gather_regions(trie, reads);
     if reads && !named.is_empty() {
         let found = all.len();
         if let Err(error) = read_overflow_runs(trie, &named, &mut all) {
@@ -89,9 +98,7 @@ pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
     publish_reclaim(trie, by, &all)
 }
 
-/// The first regions with something left, and their pages. The flag is true when other regions have to wait for pages
-/// or nodes that cannot be read.
-fn gather_regions(trie: &TrieDb, reads: bool) -> (Vec<DroppedRegion>, Vec<DroppedPage>, bool) {
+fn gather_regions(trie: &TrieDb, reads: bool) -> DroppedPart {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
@@ -126,7 +133,7 @@ fn gather_regions(trie: &TrieDb, reads: bool) -> (Vec<DroppedRegion>, Vec<Droppe
             next
         });
     }
-    (all, named, aside)
+    DroppedPart { regions: all, pages: named, aside }
 }
 
 /// Adds the runs that the pages name. Regions with a page that cannot be read are left out.
@@ -146,8 +153,8 @@ fn read_overflow_runs(
         match read {
             Ok(page) => all[*left].runs.append(&mut overflow_runs_of(&page)),
             Err(error) => {
-                let (page, of) = ((LEAF_FILE, u64::from(at.page)), (at.namespace, *prefix));
-                trie.store.quarantine_page(page, of, error, QuarantineReason::Unreadable);
+                let page = PageName::leaf(at.page, at.namespace, *prefix);
+                trie.store.quarantine_page(page, error, QuarantineReason::Unreadable);
                 bad[*left] = true;
             }
         }

@@ -32,7 +32,7 @@ use crate::error::{NoRoom, Result, full_or};
 use crate::metrics::Counters;
 use crate::state::TrieDb;
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::QuarantineReason;
+use crate::state::pages::quarantine::{PageName, QuarantineReason};
 use crate::state::pages::space::TentativeRuns;
 
 /// Pages filled to at most this percentage may merge with a sibling: half of what two that merge may fill.
@@ -122,9 +122,9 @@ impl Round {
         }
         for old in &rewrite.old {
             if let Some(number) = old.number {
-                let page = (LEAF_FILE, u64::from(number));
-                let (of, why) = ((db.namespace, old.prefix), QuarantineReason::Contradicts);
-                db.store.quarantine_page(page, of, fold_contradiction(&rewrite.range), why);
+                let page = PageName::leaf(number, db.namespace, old.prefix);
+                let error = fold_contradiction(&rewrite.range);
+                db.store.quarantine_page(page, error, QuarantineReason::Contradicts);
                 // No session gets the page either, see `Store::admit`.
                 db.store.cache.remove(number);
             }

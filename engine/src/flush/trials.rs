@@ -7,16 +7,15 @@ use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::Result;
 use crate::state::TrieDb;
-use crate::state::pages::quarantine::{QuarantineReason, Quarantined};
+use crate::state::pages::quarantine::{PageName, QuarantineReason, Quarantined};
 
 /// Tries some of the quarantined pages that are due.
 pub(super) fn try_quarantined(db: &TrieDb) {
     let quarantine = &db.store.quarantine;
     for (listed, why) in quarantine.begin_due_trials(db.pace.now()) {
         let Quarantined { file, page, namespace, prefix, .. } = listed;
-        let of = (namespace, prefix);
         if why == QuarantineReason::Contradicts {
-            db.store.release_from_quarantine(file, of);
+            db.store.release_from_quarantine(file, namespace, prefix);
             continue;
         }
         let Some(trie) = db.other_trie(namespace) else {
@@ -30,11 +29,11 @@ pub(super) fn try_quarantined(db: &TrieDb) {
             trie.nodes.make_resident(prefix.first_key()).map(|()| {
                 // Readable, folded anew, or replaced by another page.
                 quarantine.forget(file, page);
-                db.store.release_from_quarantine(file, of);
+                db.store.release_from_quarantine(file, namespace, prefix);
             })
         };
         if let Err(error) = tried {
-            db.store.quarantine_page((file, page), of, error, why);
+            db.store.quarantine_page(PageName { file, page, namespace, prefix }, error, why);
         }
     }
 }

@@ -281,7 +281,7 @@ fn load(
     let pages = taken.lock().len() as u64;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.lock_maker();
-    let root = publish(db, (leaves, pages), values, commit, options.root.as_ref())?;
+    let root = publish(db, leaves, pages, values, commit, options.root.as_ref())?;
     if let Err(error) = checkpoint(db, false).and_then(|()| checkpoint(db, false)) {
         // Published and perhaps not durable: only reopening shows which.
         db.poison(&error);
@@ -339,7 +339,8 @@ fn collect(
 /// Steps 4 and 5; gives the root, or the digest of a plain namespace.
 fn publish(
     db: &TrieDb,
-    (leaves, pages): (Vec<BuiltLeaf>, u64),
+    leaves: Vec<BuiltLeaf>,
+    pages: u64,
     values: TentativeRuns<'_>,
     commit: u64,
     expected: Option<&Node>,

@@ -23,7 +23,7 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::{MissingItem, PageRequestPurpose, PrefetchRequests};
 use crate::prefetch::value_cache::{PrefetchedValue, SlotPair};
-use crate::prove::{differing_keys, part_end, prove_change, prove_range, range_ends};
+use crate::prove::{differing_keys, keys_of, part_end, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
@@ -32,7 +32,7 @@ use crate::state::TrieDb;
 use crate::state::pages::index::PageRef;
 use crate::state::pages::overflow;
 use crate::state::pages::reader::PageRequest;
-use crate::state::view::View;
+use crate::state::view::{RootedView, View};
 
 pub use iter::Iter;
 
@@ -269,7 +269,7 @@ impl Namespace {
             prefetched.cpu_prefetch(*pair);
         }
         for (at, (key, pair)) in keys.iter().zip(pairs).enumerate() {
-            let found = || prefetched.get_in(pair, (view.namespace, view.base), key);
+            let found = || prefetched.get_in(pair, view.namespace, view.base, key);
             let found = if view.overlay_value(key).is_some() { None } else { found() };
             give(at, found.filter(|_| view.check_readable().is_ok()));
         }
@@ -400,7 +400,9 @@ impl Namespace {
     fn proof(&self, request: ProofRequest) -> Result<Vec<u8>> {
         let Engine { finisher, readers, .. } = &*self.0.engine;
         let root = self.merkle_root()?;
-        self.with_view(|view| prove(&self.0.db, (finisher, readers), (view, root), request))
+        self.with_view(|view| {
+            prove(&self.0.db, finisher, readers, RootedView { view, root }, request)
+        })
     }
 
     /// Proves all pairs of a range of keys, and that there is no other: [`RangeProof::verify`] checks it against
@@ -412,7 +414,7 @@ impl Namespace {
     /// # Errors
     /// [`EmptyRange`](crate::Error::EmptyRange), and errors of [`Self::prove_many`].
     pub fn prove_range(&self, range: impl RangeBounds<Key>) -> Result<RangeProof> {
-        self.prove_ends(range_ends(&range)?)
+        self.prove_keys(&keys_of(&range)?)
     }
 
     /// [`Self::prove_range`] of the beginning of a range, with at most so many pairs (one at least), and the proven
@@ -426,15 +428,18 @@ impl Namespace {
         range: impl RangeBounds<Key>,
         pairs: usize,
     ) -> Result<(RangeProof, RangeInclusive<Key>)> {
-        let (first, last) = range_ends(&range)?;
+        let keys = keys_of(&range)?;
         let (engine, state) = (&self.0.engine, &self.0.db);
-        let last = self.with_view(|view| part_end(engine, state, view, (first, last), pairs))?;
-        Ok((self.prove_ends((first, last))?, first..=last))
+        let last = self.with_view(|view| part_end(engine, state, view, &keys, pairs))?;
+        let keys = *keys.start()..=last;
+        Ok((self.prove_keys(&keys)?, keys))
     }
 
-    fn prove_ends(&self, ends: (Key, Key)) -> Result<RangeProof> {
+    fn prove_keys(&self, keys: &RangeInclusive<Key>) -> Result<RangeProof> {
         let root = self.merkle_root()?;
-        self.with_view(|view| prove_range(&self.0.engine, &self.0.db, (view, root), ends))
+        self.with_view(|view| {
+            prove_range(&self.0.engine, &self.0.db, RootedView { view, root }, keys)
+        })
     }
 
     /// Proves which keys of a range differ between this state and another one, with the hashes of both values, and that
@@ -446,14 +451,15 @@ impl Namespace {
     /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a
     /// session of another open, and errors of [`Self::prove_many`].
     pub fn prove_change(&self, to: &Self, range: impl RangeBounds<Key>) -> Result<ChangeProof> {
-        let ends = range_ends(&range)?;
+        let keys = keys_of(&range)?;
         self.check_same_trie(to)?;
         let (before, after) = (self.merkle_root()?, to.merkle_root()?);
-        self.with_view(|from| {
-            let prove = |to: &View| {
-                prove_change(&self.0.engine, &self.0.db, (from, before), (to, after), ends)
-            };
-            to.with_view(prove)
+        self.with_view(|view| {
+            let from = RootedView { view, root: before };
+            to.with_view(|view| {
+                let to = RootedView { view, root: after };
+                prove_change(&self.0.engine, &self.0.db, from, to, &keys)
+            })
         })
     }
 
@@ -469,10 +475,9 @@ impl Namespace {
             let (mut first, mut last): (Key, Key) = ([0; 32], [0xff; 32]);
             first[0] = u8::try_from(part * step).expect("a byte");
             last[0] = u8::try_from(part * step + step - 1).expect("a byte");
+            let part = first..=last;
             keys.extend(self.with_view(|from| {
-                to.with_view(|to| {
-                    differing_keys(&self.0.engine, &self.0.db, from, to, (first, last))
-                })
+                to.with_view(|to| differing_keys(&self.0.engine, &self.0.db, from, to, &part))
             })?);
         }
         Ok(keys)

@@ -21,7 +21,7 @@ use crate::state::pace::budget::Budget;
 use crate::state::pages::index::Index;
 use crate::state::pages::long_values::LongValues;
 use crate::state::pages::nodes::NodeFiles;
-use crate::state::pages::space::PageSpace;
+use crate::state::pages::space::{PageSpace, SpaceParts};
 use crate::state::pages::store::{Store, StoreParts};
 use crate::state::replica::Replica;
 use crate::state::tries::{Trie, Tries};
@@ -119,18 +119,22 @@ pub(super) fn assemble(
         // Runs of the history that the recovery has not found whole have no pages of their own.
         drop(file.take_unused());
     }
+    let runs = recovered.history.disk.iter().flat_map(|run| &run.descriptor.pages);
     let shared = Database {
         hasher: recovered.hasher,
         commits: Commits::new(sequencer, recovered.tip, recovered.history.undo, clock()),
-        space: PageSpace::new(
+        space: PageSpace::new(SpaceParts {
             device,
-            (leaf, overflow),
-            (geometry, newest.geometry.log_segment),
-            space,
-            (recovered.extents, recovered.history.retired_runs),
-            recovered.history.disk.iter().flat_map(|run| run.descriptor.pages.clone()),
-            recovered.image_leaf_end,
-        ),
+            leaf,
+            overflow,
+            geometry,
+            log_segment: newest.geometry.log_segment,
+            leaf_map: space,
+            overflow_map: recovered.extents,
+            history: runs.map(|run| (run.start, run.pages)).collect(),
+            image_leaf_end: recovered.image_leaf_end,
+            retired_runs: recovered.history.retired_runs,
+        }),
         credit: AtomicU64::new(0),
         long_values: LongValues::new(budget.long_value_bytes()),
         images: Images::new(superblocks, incarnation, recovered.history.disk),

@@ -67,7 +67,6 @@ pub(super) fn look_up(
 ) {
     let (namespace, base) = (request.namespace, request.base);
     debug_assert_eq!(namespace, db.namespace, "keys are looked up in their trie");
-    let of = (namespace, base);
     let (values, cache) = (&prefetch.values, &db.store.cache);
     let mut found: [KeyLookup; KEY_BATCH] = std::array::from_fn(|_| KeyLookup::default());
     {
@@ -82,7 +81,7 @@ pub(super) fn look_up(
         }
     }
     for (key, found) in keys.iter().zip(&mut found) {
-        look_up_in_index(db, values, of, key, found, last, missing);
+        look_up_in_index(db, values, base, key, found, last, missing);
         if let Some(at) = &found.at {
             cache.cpu_prefetch(at.page, LookupStep::Table);
         }
@@ -108,7 +107,7 @@ pub(super) fn look_up(
     }
     for (key, found) in keys.iter().zip(&found) {
         if let Some(page) = found.page.as_ref().filter(|_| found.has_value) {
-            cache_cell(values, found.pair, of, key, page.get_near(key, found.cell));
+            cache_cell(values, found.pair, namespace, base, key, page.get_near(key, found.cell));
         }
     }
 }
@@ -117,13 +116,13 @@ pub(super) fn look_up(
 fn look_up_in_index(
     db: &TrieDb,
     values: &ValueCache,
-    of: (u8, u64),
+    base: u64,
     key: &Key,
     found: &mut KeyLookup,
     last: &mut Option<NodePage>,
     missing: &mut impl FnMut(MissingItem),
 ) {
-    let mut nodes = None;
+    let (mut nodes, namespace) = (None, db.namespace);
     db.index.with_region(key, |region, state| {
         if let Nodes::Paged(page) = state.nodes()
             && *last != Some(*page)
@@ -133,12 +132,12 @@ fn look_up_in_index(
         let child = state.children().find(key);
         found.at = child_page(state, child);
         // No later commit has changed the region, so this is the value as of the session's commit.
-        let same = state.last_commit() <= of.1;
+        let same = state.last_commit() <= base;
         match (state.buffered_change(key), &found.at) {
             (Some(buffered), _) if same => {
-                cache_stored(values, found.pair, of, key, &buffered.stored);
+                cache_stored(values, found.pair, namespace, base, key, &buffered.stored);
             }
-            (None, None) if same => values.put(found.pair, of, key, None),
+            (None, None) if same => values.put(found.pair, namespace, base, key, None),
             (buffered, _) => found.has_value = same && buffered.is_none(),
         }
     });
@@ -148,25 +147,33 @@ fn look_up_in_index(
     }
 }
 
-/// Keeps the value of a key, by namespace and commit, as its page has it; the key has no buffered change.
+/// Keeps the value of a key as of a commit, as its page has it; the key has no buffered change.
 pub(super) fn cache_cell(
     values: &ValueCache,
     pair: SlotPair,
-    of: (u8, u64),
+    namespace: u8,
+    commit: u64,
     key: &Key,
     cell: Option<Cell<'_>>,
 ) {
     match cell {
-        None => values.put(pair, of, key, None),
-        Some(Cell::Inline(value)) => values.put(pair, of, key, Some(value)),
+        None => values.put(pair, namespace, commit, key, None),
+        Some(Cell::Inline(value)) => values.put(pair, namespace, commit, key, Some(value)),
         Some(Cell::Overflow(_)) => {}
     }
 }
 
-fn cache_stored(values: &ValueCache, pair: SlotPair, of: (u8, u64), key: &Key, stored: &Stored) {
+fn cache_stored(
+    values: &ValueCache,
+    pair: SlotPair,
+    namespace: u8,
+    commit: u64,
+    key: &Key,
+    stored: &Stored,
+) {
     match stored {
-        Stored::Absent => values.put(pair, of, key, None),
-        Stored::Inline(value) => values.put(pair, of, key, Some(value)),
+        Stored::Absent => values.put(pair, namespace, commit, key, None),
+        Stored::Inline(value) => values.put(pair, namespace, commit, key, Some(value)),
         Stored::Large(_) | Stored::Overflow(_) => {}
     }
 }

@@ -269,7 +269,7 @@ impl Prefetcher {
             ) => {
                 if let Some(base) = value_as_of {
                     let pair = values.slots_of(namespace, &key);
-                    cache_cell(values, pair, (namespace, base), &key, page.get(&key));
+                    cache_cell(values, pair, namespace, base, &key, page.get(&key));
                 }
             }
             (Ok(LoadedPage::Leaf(_, page)), PageRequestPurpose::Reader(answer)) => {

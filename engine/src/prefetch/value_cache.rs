@@ -95,7 +95,8 @@ impl ValueCache {
     pub(crate) fn put(
         &self,
         pair: SlotPair,
-        (namespace, commit): (u8, u64),
+        namespace: u8,
+        commit: u64,
         key: &Key,
         value: Option<&[u8]>,
     ) {
@@ -136,7 +137,7 @@ impl ValueCache {
     /// The value of a namespace's `key` as of `commit`, if it is cached.
     #[inline]
     pub(crate) fn get(&self, namespace: u8, commit: u64, key: &Key) -> Option<PrefetchedValue> {
-        self.get_in(self.slots_of(namespace, key), (namespace, commit), key)
+        self.get_in(self.slots_of(namespace, key), namespace, commit, key)
     }
 
     /// The same for a key whose slots are `pair`.
@@ -144,7 +145,8 @@ impl ValueCache {
     pub(crate) fn get_in(
         &self,
         pair: SlotPair,
-        (namespace, commit): (u8, u64),
+        namespace: u8,
+        commit: u64,
         key: &Key,
     ) -> Option<PrefetchedValue> {
         let wanted = mark(namespace, commit) >> 8;
@@ -232,7 +234,7 @@ mod tests {
     fn a_value_is_that_of_its_commit_or_none() {
         let values = ValueCache::new(1 << 16);
         let put = |commit, key: &Key, value: Option<&[u8]>| {
-            values.put(values.slots_of(0, key), (0, commit), key, value);
+            values.put(values.slots_of(0, key), 0, commit, key, value);
         };
         let got = |commit, number| {
             values.get(0, commit, &key(number)).map(|found| found.value().map(<[u8]>::to_vec))
@@ -272,7 +274,7 @@ mod tests {
             let key = key(number);
             for namespace in [0, 1, 255] {
                 let value = value(7, number + u64::from(namespace));
-                values.put(values.slots_of(namespace, &key), (namespace, 7), &key, Some(&value));
+                values.put(values.slots_of(namespace, &key), namespace, 7, &key, Some(&value));
             }
             for namespace in [0, 1, 255] {
                 let expected = value(7, number + u64::from(namespace));
@@ -308,7 +310,7 @@ mod tests {
                 for number in 0..8 {
                     let key = key(number);
                     let (pair, value) = (values.slots_of(3, &key), value(commit, number));
-                    values.put(pair, (3, commit), &key, Some(&value));
+                    values.put(pair, 3, commit, &key, Some(&value));
                 }
             }
             done.store(true, Ordering::Relaxed);

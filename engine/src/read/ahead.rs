@@ -40,6 +40,13 @@ pub(crate) enum Direction {
     Backwards,
 }
 
+/// Keys from a first one through a last one.
+#[derive(Clone, Copy)]
+pub(super) struct KeyRange {
+    pub(super) first: Key,
+    pub(super) last: Key,
+}
+
 /// A page ahead of an iterator.
 struct AheadPage {
     prefix: Prefix,
@@ -87,8 +94,8 @@ impl ReadAhead {
         }
     }
 
-    /// Reads on, before the iterator goes to a page; `rest` is the first and last key of its remaining range.
-    pub(super) fn advance(&mut self, db: &TrieDb, rest: &(Key, Key)) -> Result<()> {
+    /// Reads on, before the iterator goes to a page; `rest` is what is left of its range.
+    pub(super) fn advance(&mut self, db: &TrieDb, rest: &KeyRange) -> Result<()> {
         let result = self.try_advance(db, rest);
         if result.is_err() {
             self.discard_reader();
@@ -96,7 +103,7 @@ impl ReadAhead {
         result
     }
 
-    fn try_advance(&mut self, db: &TrieDb, rest: &(Key, Key)) -> Result<()> {
+    fn try_advance(&mut self, db: &TrieDb, rest: &KeyRange) -> Result<()> {
         // Half a window at once: a system call costs as much as some pages, and neighbours are found.
         if self.pages.len() <= self.window / 2 {
             let (most, _) = limits(db);
@@ -117,16 +124,16 @@ impl ReadAhead {
     }
 
     /// Names pages until there is a window of them; the first `from` are named already.
-    fn name_pages(&mut self, db: &TrieDb, rest: &(Key, Key), from: usize) {
+    fn name_pages(&mut self, db: &TrieDb, rest: &KeyRange, from: usize) {
         let start = match self.direction {
-            Direction::Forwards => rest.0,
-            Direction::Backwards => rest.1,
+            Direction::Forwards => rest.first,
+            Direction::Backwards => rest.last,
         };
         if self.pages.is_empty() {
             self.next = Some(start);
         }
         while self.pages.len() < self.window
-            && let Some(key) = self.next.filter(|key| (rest.0..=rest.1).contains(key))
+            && let Some(key) = self.next.filter(|key| (rest.first..=rest.last).contains(key))
         {
             let (pages, window, direction) = (&mut self.pages, self.window, self.direction);
             self.next = db.index.with_region(&key, |_, state| {
@@ -148,8 +155,8 @@ impl ReadAhead {
             });
         }
         let beyond = |ahead: &AheadPage| match self.direction {
-            Direction::Forwards => *ahead.prefix.first_key() > rest.1,
-            Direction::Backwards => ahead.prefix.last_key() < rest.0,
+            Direction::Forwards => *ahead.prefix.first_key() > rest.last,
+            Direction::Backwards => ahead.prefix.last_key() < rest.first,
         };
         // Only pages named here: earlier ones may have been requested.
         while self.pages.len() > from && self.pages.back().is_some_and(beyond) {

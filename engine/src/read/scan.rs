@@ -25,7 +25,7 @@ use pleach_core::range::{key_after, key_before, key_range};
 use pleach_core::{Key, Prefix};
 
 pub(crate) use super::ahead::Direction;
-use super::ahead::ReadAhead;
+use super::ahead::{KeyRange, ReadAhead};
 use super::point;
 use super::reader_pool::ReaderPool;
 use crate::error::{Error, Result};
@@ -44,8 +44,8 @@ type StoredPair = (Key, Stored);
 
 /// A scan of a range from both ends, always with the same trie and view.
 pub(crate) struct Scan {
-    /// First and last key that no step has reached yet.
-    rest: Option<(Key, Key)>,
+    /// The keys that no step has reached yet.
+    rest: Option<KeyRange>,
     front: ScanSide,
     back: ScanSide,
     /// The page of the last step, and what is wrong with it.
@@ -134,7 +134,7 @@ impl Scan {
             pages: 0,
         };
         let (front, back) = (end(Direction::Forwards), end(Direction::Backwards));
-        Self { rest: key_range(range), front, back, current_page: None }
+        Self { rest: rest_of(range), front, back, current_page: None }
     }
 
     /// Reads every page from the device from now on, also a cached one, and puts none into the cache.
@@ -231,7 +231,7 @@ impl Scan {
             end.ahead.clear();
             end.pages = 0;
         }
-        self.rest = key_range(range);
+        self.rest = rest_of(range);
     }
 
     /// Ends the scan.
@@ -248,12 +248,12 @@ impl Scan {
         db: &TrieDb,
         view: &View,
         direction: Direction,
-        rest: (Key, Key),
+        rest: KeyRange,
     ) -> Result<()> {
         self.current_page = None;
         let (end, key) = match direction {
-            Direction::Forwards => (&mut self.front, rest.0),
-            Direction::Backwards => (&mut self.back, rest.1),
+            Direction::Forwards => (&mut self.front, rest.first),
+            Direction::Backwards => (&mut self.back, rest.last),
         };
         if end.pages > 0 {
             end.ahead.advance(db, &rest)?;
@@ -264,17 +264,17 @@ impl Scan {
         let guard = db.store.grace_guard();
         let captured = db.index.with_region(&key, |region, state| {
             let spare = std::mem::take(&mut spare);
-            end.capture(view, (region.prefix(), state), &key, spare)
+            end.capture(view, region.prefix(), state, &key, spare)
         })?;
-        let range =
-            (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
+        let first = rest.first.max(*captured.prefix.first_key());
+        let last = rest.last.min(captured.prefix.last_key());
         self.rest = match direction {
-            Direction::Forwards => {
-                key_after(&range.1).filter(|_| range.1 < rest.1).map(|key| (key, rest.1))
-            }
-            Direction::Backwards => {
-                key_before(&range.0).filter(|_| range.0 > rest.0).map(|key| (rest.0, key))
-            }
+            Direction::Forwards => key_after(&last)
+                .filter(|_| last < rest.last)
+                .map(|first| KeyRange { first, last: rest.last }),
+            Direction::Backwards => key_before(&first)
+                .filter(|_| first > rest.first)
+                .map(|last| KeyRange { first: rest.first, last }),
         };
         let prefix = captured.prefix;
         let page = captured.at.map(|at| end.load_page(db, &prefix, at, &key)).transpose();
@@ -284,9 +284,13 @@ impl Scan {
         drop(guard);
         // A dropped trie may have been reclaimed while it was read.
         view.check_readable().inspect_err(|_| end.region_changes = None)?;
-        end.cursor = end.cursor_over(page, captured, &range);
+        end.cursor = end.cursor_over(page, captured, &KeyRange { first, last });
         Ok(())
     }
+}
+
+fn rest_of(range: &impl RangeBounds<Key>) -> Option<KeyRange> {
+    key_range(range).map(|(first, last)| KeyRange { first, last })
 }
 
 /// Reads a long value that a scan has given.
@@ -309,7 +313,8 @@ impl ScanSide {
     fn capture(
         &mut self,
         view: &View,
-        (region, state): (&Prefix, &RegionState),
+        region: &Prefix,
+        state: &RegionState,
         key: &Key,
         mut buffered: Vec<StoredPair>,
     ) -> Result<CapturedChild> {
@@ -368,7 +373,7 @@ impl ScanSide {
         &self,
         page: Option<ScanLeaf>,
         captured: CapturedChild,
-        (first, last): &(Key, Key),
+        KeyRange { first, last }: &KeyRange,
     ) -> PageCursor {
         let mut changes = captured.buffered;
         if first > captured.prefix.first_key() || *last < captured.prefix.last_key() {

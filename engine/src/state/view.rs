@@ -29,6 +29,13 @@ pub(crate) struct View {
     pin: Arc<ProcessBound<PinGuard>>,
 }
 
+/// A state of a namespace, and its root or digest.
+#[derive(Clone, Copy)]
+pub(crate) struct RootedView<'a> {
+    pub(crate) view: &'a View,
+    pub(crate) root: &'a Node,
+}
+
 /// Releases the pin when the last view that shares it is dropped.
 struct PinGuard {
     id: PinId,

@@ -143,7 +143,7 @@ impl ThreadEvent {
     }
 
     /// As [`Self::sleep`], after a rest, which only what is urgent ends.
-    fn sleep_rested(&self, (seen, urgent): (u64, u64), deadline: Option<Instant>) {
+    fn sleep_rested(&self, seen: u64, urgent: u64, deadline: Option<Instant>) {
         let rested = Instant::now() + REST;
         let rested = deadline.map_or(rested, |deadline| deadline.min(rested));
         if !self.sleep_while(
@@ -250,11 +250,11 @@ impl Drop for ThreadTask {
 
 fn run(name: &str, event: &ThreadEvent, task: &mut Task) {
     loop {
-        let seen = event.numbers();
+        let (seen, urgent) = event.numbers();
         match task() {
             Step::Continue => {}
-            Step::Idle => event.sleep_rested(seen, None),
-            Step::IdleFor(time) => event.sleep_rested(seen, deadline(Some(time))),
+            Step::Idle => event.sleep_rested(seen, urgent, None),
+            Step::IdleFor(time) => event.sleep_rested(seen, urgent, deadline(Some(time))),
             Step::Done => break,
         }
     }

@@ -112,7 +112,8 @@ impl EntryKind {
     /// True when a record may have such an entry. Each state has one form.
     fn is_canonical(
         self,
-        (ns, trie): (u8, TrieKind),
+        ns: u8,
+        trie: TrieKind,
         [previous, new]: [&Node; 2],
         is_bare: bool,
     ) -> bool {

@@ -129,8 +129,8 @@ impl Beats {
     }
 
     /// Restores the stage that [`Self::stage`] returned.
-    pub(crate) fn set_stage(&self, task: Task, stage: (&'static str, Duration)) {
-        *self.beat(task).at.lock() = stage;
+    pub(crate) fn set_stage(&self, task: Task, stage: &'static str, since: Duration) {
+        *self.beat(task).at.lock() = (stage, since);
     }
 }
 

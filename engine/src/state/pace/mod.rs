@@ -197,10 +197,10 @@ impl Pace {
         stage: &'static str,
         work: impl FnOnce() -> T,
     ) -> T {
-        let before = self.beats.stage(task);
+        let (before, since) = self.beats.stage(task);
         self.enter_stage(task, stage);
         let result = work();
-        self.beats.set_stage(task, before);
+        self.beats.set_stage(task, before, since);
         result
     }
 

@@ -29,7 +29,7 @@ use pleach_journal::format::position::LogPos;
 
 use super::in_flight::PageId;
 use super::index::{Index, PageRef};
-use super::quarantine::{QuarantineReason, Quarantined};
+use super::quarantine::{PageName, QuarantineReason, Quarantined};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
 use crate::metrics::Counters;
@@ -473,15 +473,14 @@ impl NodeStore {
     pub(crate) fn load_nodes_for_flush(&self, key: &Key) -> Result<()> {
         let away = self.index.with_region(key, |region, state| match state.nodes() {
             Nodes::Resident(_) | Nodes::Plain => None,
-            Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
+            Nodes::Paged(at) => Some(self.page_name(at, region)),
         });
-        let Some((page, prefix)) = away else { return Ok(()) };
-        if let Some(error) = self.store.quarantine.error_of(page) {
+        let Some(page) = away else { return Ok(()) };
+        if let Some(error) = self.store.quarantine.error_of(page.file, page.page) {
             return Err(error);
         }
         self.make_resident(key).inspect_err(|error| {
-            let of = (self.namespace, prefix);
-            self.store.quarantine_page(page, of, error.clone(), QuarantineReason::Unreadable);
+            self.store.quarantine_page(page, error.clone(), QuarantineReason::Unreadable);
         })
     }
 
@@ -494,17 +493,16 @@ impl NodeStore {
         at: &NodePage,
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
-        let (page, prefix) = ((file_name(at.file), at.page), *region.prefix());
+        let page = self.page_name(at, region);
         let read = if let Ok(read) = self.read_nodes(region, at, nodes) {
             read
         } else {
-            self.make_resident(prefix.first_key()).inspect_err(|error| {
-                let of = (self.namespace, prefix);
-                self.store.quarantine_page(page, of, error.clone(), QuarantineReason::Unreadable);
+            self.make_resident(page.prefix.first_key()).inspect_err(|error| {
+                self.store.quarantine_page(page, error.clone(), QuarantineReason::Unreadable);
             })?;
             false
         };
-        self.release_node_page(page);
+        self.release_node_page(page.file, page.page);
         Ok(read)
     }
 
@@ -520,16 +518,21 @@ impl NodeStore {
                 self.read_nodes_for_image(&region, &at, &mut Vec::new())?;
             }
             // The nodes are in memory, or on another page.
-            None => self.release_node_page((file, page)),
+            None => self.release_node_page(file, page),
         }
         Ok(())
     }
 
+    fn page_name(&self, at: &NodePage, region: &Region) -> PageName {
+        let (file, page) = (file_name(at.file), at.page);
+        PageName { file, page, namespace: self.namespace, prefix: *region.prefix() }
+    }
+
     /// Releases a page of nodes from quarantine: it is readable, or nobody needs it any more.
-    fn release_node_page(&self, (file, page): (&'static str, u64)) {
+    fn release_node_page(&self, file: &'static str, page: u64) {
         if self.store.quarantine.contains(file, page) {
             self.store.quarantine.forget(file, page);
-            self.store.release_from_quarantine(file, (self.namespace, Prefix::ROOT));
+            self.store.release_from_quarantine(file, self.namespace, Prefix::ROOT);
         }
     }
 }

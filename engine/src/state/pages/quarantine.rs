@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::PageNo;
 use pleach_core::Prefix;
+use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::Error;
 
@@ -43,6 +45,22 @@ pub struct Quarantined {
     pub error: Error,
     /// Number of failed attempts.
     pub trials: u32,
+}
+
+/// A page by its file and number, with the namespace and the prefix of its keys.
+#[derive(Clone, Copy)]
+pub(crate) struct PageName {
+    pub(crate) file: &'static str,
+    pub(crate) page: u64,
+    pub(crate) namespace: u8,
+    pub(crate) prefix: Prefix,
+}
+
+impl PageName {
+    /// A leaf page.
+    pub(crate) fn leaf(page: PageNo, namespace: u8, prefix: Prefix) -> Self {
+        Self { file: LEAF_FILE, page: page.into(), namespace, prefix }
+    }
 }
 
 /// Why a page is quarantined.
@@ -95,8 +113,7 @@ impl Quarantine {
     /// Quarantines a page, or records a failed trial.
     pub(crate) fn insert(
         &self,
-        (file, page): (&'static str, u64),
-        (namespace, prefix): (u8, Prefix),
+        PageName { file, page, namespace, prefix }: PageName,
         error: Error,
         reason: QuarantineReason,
         now: Duration,
@@ -188,8 +205,8 @@ impl Quarantine {
     }
 
     /// The error of a quarantined page.
-    pub(super) fn error_of(&self, page: (&'static str, u64)) -> Option<Error> {
-        self.lock_if_any()?.get(&page).map(|entry| entry.listed.error.clone())
+    pub(super) fn error_of(&self, file: &'static str, page: u64) -> Option<Error> {
+        self.lock_if_any()?.get(&(file, page)).map(|entry| entry.listed.error.clone())
     }
 
     /// The error for callers that wait for these pages alone; `None` when there are none.
@@ -203,22 +220,14 @@ impl Quarantine {
 
 #[cfg(test)]
 mod tests {
-    use pleach_journal::format::names::LEAF_FILE;
-
     use super::*;
 
     #[test]
     fn a_page_is_tried_after_1_2_4_seconds_and_never_more_than_60_apart() {
         let quarantine = Quarantine::default();
-        let page = (LEAF_FILE, 7);
+        let page = PageName { file: LEAF_FILE, page: 7, namespace: 3, prefix: Prefix::ROOT };
         let fails = |now| {
-            quarantine.insert(
-                page,
-                (3, Prefix::ROOT),
-                Error::WouldWait,
-                QuarantineReason::Unreadable,
-                now,
-            );
+            quarantine.insert(page, Error::WouldWait, QuarantineReason::Unreadable, now);
         };
         let mut now = Duration::from_secs(100);
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
@@ -248,14 +257,8 @@ mod tests {
     fn what_contradicts_the_index_is_taken_once_and_not_back_for_a_good_read() {
         let quarantine = Quarantine::default();
         let put = |now| {
-            let page = (LEAF_FILE, 7);
-            quarantine.insert(
-                page,
-                (3, Prefix::ROOT),
-                Error::WouldWait,
-                QuarantineReason::Contradicts,
-                now,
-            );
+            let page = PageName { file: LEAF_FILE, page: 7, namespace: 3, prefix: Prefix::ROOT };
+            quarantine.insert(page, Error::WouldWait, QuarantineReason::Contradicts, now);
         };
         put(Duration::ZERO);
         assert_eq!(quarantine.note_good_read(LEAF_FILE, 7), None);

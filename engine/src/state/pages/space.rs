@@ -58,6 +58,20 @@ pub(crate) struct PageSpace {
     retired_runs: Mutex<RetiredRuns>,
 }
 
+/// What an open makes a [`PageSpace`] of.
+pub(crate) struct SpaceParts {
+    pub(crate) device: Disk,
+    pub(crate) leaf: File,
+    pub(crate) overflow: File,
+    pub(crate) geometry: space::FileGeometry,
+    pub(crate) log_segment: u64,
+    pub(crate) leaf_map: space::LeafSpace,
+    pub(crate) overflow_map: OverflowSpace,
+    pub(crate) history: BTreeMap<u64, u32>,
+    pub(crate) image_leaf_end: u32,
+    pub(crate) retired_runs: RetiredRuns,
+}
+
 /// The overflow map of an image.
 pub(crate) struct OverflowMapImage {
     pub(crate) bytes: Vec<u8>,
@@ -90,34 +104,22 @@ pub(crate) struct FileLengths {
 }
 
 impl PageSpace {
-    pub(crate) fn new(
-        device: Disk,
-        (leaf, overflow): (File, File),
-        (geometry, log_segment): (space::FileGeometry, u64),
-        pages: space::LeafSpace,
-        (extents, held): (OverflowSpace, RetiredRuns),
-        history: impl Iterator<Item = OverflowRun>,
-        image_leaf_end: u32,
-    ) -> Self {
-        let history = Mutex::new(history.map(|run| (run.start, run.pages)).collect());
-        let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
-        let image_leaf_end = AtomicU32::new(image_leaf_end);
-        let (tentative, held) = (Mutex::default(), Mutex::new(held));
+    pub(crate) fn new(parts: SpaceParts) -> Self {
         Self {
-            device,
-            leaf,
-            overflow,
-            geometry,
-            log_segment,
-            leaf_map: pages,
-            overflow_map: extents,
-            tentative,
-            history,
-            image_leaf_end,
+            device: parts.device,
+            leaf: parts.leaf,
+            overflow: parts.overflow,
+            geometry: parts.geometry,
+            log_segment: parts.log_segment,
+            leaf_map: Mutex::new(parts.leaf_map),
+            overflow_map: Mutex::new(parts.overflow_map),
+            tentative: Mutex::default(),
+            history: Mutex::new(parts.history),
+            image_leaf_end: AtomicU32::new(parts.image_leaf_end),
             overflow_peak: AtomicU64::new(0),
             oldest_retired: AtomicU64::new(u64::MAX),
             overflow_mapped: AtomicU64::new(0),
-            retired_runs: held,
+            retired_runs: Mutex::new(parts.retired_runs),
         }
     }
 

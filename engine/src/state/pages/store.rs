@@ -22,7 +22,7 @@ use pleach_journal::format::names::LEAF_FILE;
 
 use super::in_flight::{InFlight, PageId, ReadMode};
 use super::index::{PageRef, child_page};
-use super::quarantine::{Quarantine, QuarantineReason};
+use super::quarantine::{PageName, Quarantine, QuarantineReason};
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::state::pace::Pace;
@@ -260,21 +260,15 @@ impl Store {
         header::check_namespace(page, at.namespace).map_err(bad)
     }
 
-    /// Quarantines a page that the background could not use; `of` is its namespace and prefix.
-    pub(crate) fn quarantine_page(
-        &self,
-        page: (&'static str, u64),
-        of: (u8, Prefix),
-        error: Error,
-        reason: QuarantineReason,
-    ) {
-        self.quarantine.insert(page, of, error, reason, self.pace.now());
+    /// Quarantines a page that the background could not use.
+    pub(crate) fn quarantine_page(&self, page: PageName, error: Error, reason: QuarantineReason) {
+        self.quarantine.insert(page, error, reason, self.pace.now());
     }
 
     /// Notes a good read of a page: if it was quarantined, it is released, and flushed with the next round.
     pub(crate) fn note_good_read(&self, file: &'static str, page: u64) {
-        if let Some(of) = self.quarantine.note_good_read(file, page) {
-            self.release_from_quarantine(file, of);
+        if let Some((namespace, prefix)) = self.quarantine.note_good_read(file, page) {
+            self.release_from_quarantine(file, namespace, prefix);
         }
     }
 
@@ -282,7 +276,8 @@ impl Store {
     pub(crate) fn release_from_quarantine(
         &self,
         file: &'static str,
-        (namespace, prefix): (u8, Prefix),
+        namespace: u8,
+        prefix: Prefix,
     ) {
         if file == LEAF_FILE {
             self.quarantine.release(namespace, prefix);

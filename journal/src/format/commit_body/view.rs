@@ -100,7 +100,7 @@ impl<'a> Namespaces<'a> {
         };
         let is_bare = changes == 0 && nodes == 0 && lens == [0; 3];
         let has_nodes = nodes > 0 || lens[1] > 0;
-        let fits = kind.is_canonical((ns, trie), [view.previous_root, view.new_root], is_bare);
+        let fits = kind.is_canonical(ns, trie, [view.previous_root, view.new_root], is_bare);
         if fits && !(has_nodes && trie == TrieKind::Plain) {
             Ok(view)
         } else {
