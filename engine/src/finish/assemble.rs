@@ -22,7 +22,6 @@ use super::witness::{Witness, WitnessPool, concat_witness};
 use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
 use crate::phase::Phase;
-use crate::state::TrieDb;
 use crate::state::history::past_node::PastNode;
 
 /// A witness of at least this many bytes is copied by several workers.
@@ -39,7 +38,6 @@ enum RootPart {
 }
 
 pub(super) fn assemble(
-    db: &TrieDb,
     workers: &Workers,
     witnesses: &Arc<WitnessPool>,
     batch: &Batch<'_>,
@@ -49,14 +47,14 @@ pub(super) fn assemble(
     if batch.accesses.is_empty() {
         let witness = match batch.output {
             FinishOutput::RootOnly => None,
-            _ => Some(encode_witness(db, witnesses, batch, 0, Sections::default())?),
+            _ => Some(encode_witness(witnesses, batch, 0, Sections::default())?),
         };
         return Ok(FinishedTrie { root: *prev_root, chunks, witness });
     }
     let is_proof = batch.output.is_proof();
-    let timed = (!is_proof).then(|| db.timings.begin_phase(Phase::Root));
+    let timed = (!is_proof).then(|| batch.db.timings.begin_phase(Phase::Root));
     let mut worker = workers.take_inline();
-    let folded = fold_root(db, workers, batch, prev_root, &chunks, &mut worker.scratch)?;
+    let folded = fold_root(workers, batch, prev_root, &chunks, &mut worker.scratch)?;
     let RootFold { root, end, fragments, emitted } = folded;
     if batch.output.has_ops() {
         let folder = &worker.scratch.folder;
@@ -71,7 +69,7 @@ pub(super) fn assemble(
     drop(timed);
     let witness = match batch.output {
         FinishOutput::RootOnly => None,
-        _ => Some(gather_witness(db, witnesses, batch, &emitted, &chunks, &fragments)?),
+        _ => Some(gather_witness(witnesses, batch, &emitted, &chunks, &fragments)?),
     };
     Ok(FinishedTrie { root, chunks, witness })
 }
@@ -91,22 +89,26 @@ pub(super) struct RootFold {
 /// # Errors
 /// When the nodes that the chunks were folded from lead to another root than `prev_root`: the root would be wrong.
 pub(super) fn fold_root(
-    db: &TrieDb,
     workers: &Workers,
     batch: &Batch<'_>,
     prev_root: &Node,
     chunks: &[ChunkOutcome],
     scratch: &mut FoldScratch,
 ) -> Result<RootFold> {
-    let index = db.index.load_full();
+    let index = batch.db.index.load_full();
     let folder = &mut scratch.folder;
     let is_newest = |as_of: u64| batch.view.is_committed() && as_of <= batch.view.base;
-    let as_of = db.index.root_nodes(db.hasher, &index).tiling_over(&index).map(|(_, as_of)| as_of);
+    let as_of = batch
+        .db
+        .index
+        .root_nodes(batch.db.hasher, &index)
+        .tiling_over(&index)
+        .map(|(_, as_of)| as_of);
     let is_older = !as_of.is_some_and(is_newest);
-    let parts = known_parts(db, batch, &index, is_older, chunks)?;
+    let parts = known_parts(batch, &index, is_older, chunks)?;
     let known = parts.and_then(|mut parts| {
         // A commit waits for this guard: no device is read while it is held.
-        let nodes = db.index.root_nodes(db.hasher, &index);
+        let nodes = batch.db.index.root_nodes(batch.db.hasher, &index);
         // A commit meanwhile has changed the nodes of other regions.
         let (tiling, _) =
             nodes.tiling_over(&index).filter(|(_, as_of)| is_older || is_newest(*as_of))?;
@@ -117,7 +119,7 @@ pub(super) fn fold_root(
     });
     let (end, fragments) = match known {
         Some(folded) => folded,
-        None => fold_all(folder, all_parts(db, workers, batch, &index, chunks)?, chunks),
+        None => fold_all(folder, all_parts(workers, batch, &index, chunks)?, chunks),
     };
     folder.name_leaves(|at| {
         // The region with the pair: the others may have many pages to look into.
@@ -125,11 +127,11 @@ pub(super) fn fold_root(
             index.regions()[index.find(at.first_key())..].iter().map(|region| region.prefix());
         let is_leaf = |node: Node| kind(&node) == NodeKind::Leaf;
         for region in own.take_while(|region| at.contains(region)) {
-            if node_in_view(db, batch, region)?.is_some_and(is_leaf) {
-                return only_pair(db, batch.view, region);
+            if node_in_view(batch, region)?.is_some_and(is_leaf) {
+                return only_pair(batch, region);
             }
         }
-        only_pair(db, batch.view, at)
+        only_pair(batch, at)
     })?;
     folder.run();
     let emitted = RootEmission::from_folder(folder, end);
@@ -151,7 +153,6 @@ fn accessed_regions(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (u
 /// The accessed regions, and for a view older than the nodes in memory all others, by their numbers; `None` where a
 /// region was split or joined since its chunk was folded, or must be folded itself.
 fn known_parts(
-    db: &TrieDb,
     batch: &Batch<'_>,
     index: &RegionIndex,
     is_older: bool,
@@ -174,7 +175,7 @@ fn known_parts(
             parts.push(part);
             continue;
         }
-        let Some(node) = node_in_view(db, batch, region.prefix())? else { return Ok(None) };
+        let Some(node) = node_in_view(batch, region.prefix())? else { return Ok(None) };
         parts.push((at, RootPart::Node(node)));
     }
     Ok(Some(parts))
@@ -182,7 +183,6 @@ fn known_parts(
 
 /// All parts below the root, in order.
 fn all_parts(
-    db: &TrieDb,
     workers: &Workers,
     batch: &Batch<'_>,
     index: &RegionIndex,
@@ -202,10 +202,10 @@ fn all_parts(
             covered = Some(at);
             continue;
         }
-        let node = match node_in_view(db, batch, &prefix)? {
+        let node = match node_in_view(batch, &prefix)? {
             Some(node) => node,
             // The region has changed since the view: fold all that lies below the prefix now.
-            None => fold_below(db, workers, batch, &prefix)?,
+            None => fold_below(workers, batch, &prefix)?,
         };
         parts.push((prefix, RootPart::Node(node)));
     }
@@ -214,8 +214,8 @@ fn all_parts(
 }
 
 /// The node of a prefix in the view; `None` when it must be folded.
-fn node_in_view(db: &TrieDb, batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
-    let own = db.index.with_region(prefix.first_key(), |region, state| {
+fn node_in_view(batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
+    let own = batch.db.index.with_region(prefix.first_key(), |region, state| {
         (region.prefix() == prefix).then_some((*state.own_node(), state.last_commit()))
     });
     // Undo is read after the region: a commit in between has marked the region.
@@ -231,18 +231,17 @@ fn node_in_view(db: &TrieDb, batch: &Batch<'_>, prefix: &Prefix) -> Result<Optio
 }
 
 /// Folds all regions that lie below `prefix` now; several when the region was split meanwhile.
-fn fold_below(db: &TrieDb, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix) -> Result<Node> {
+fn fold_below(workers: &Workers, batch: &Batch<'_>, prefix: &Prefix) -> Result<Node> {
     let mut key = Some(*prefix.first_key());
     let (mut prefixes, mut nodes) = (Vec::new(), Vec::new());
     while let Some(at) = key.filter(|key| prefix.covers(key)) {
-        let outcome =
-            workers.fold_inline(db, batch, &mut |chunk| chunk.gather_region(db, batch, &at))?;
+        let outcome = workers.fold_inline(batch, &mut |chunk| chunk.gather_region(batch, &at))?;
         let region = &outcome.regions[0];
         prefixes.push(*region.region.prefix());
         nodes.push(region.node);
         key = region.region.prefix().next().map(|next| *next.first_key());
     }
-    Ok(*Tiling::new(db.hasher, prefixes.into_iter(), &nodes).own_node())
+    Ok(*Tiling::new(batch.db.hasher, prefixes.into_iter(), &nodes).own_node())
 }
 
 /// [`fold_parts`] of all that lies below the root.
@@ -295,7 +294,6 @@ fn fold_parts(
 /// The witness or proof: the terminals of the root's fold with the regions' fragments between them, then operations and
 /// siblings; copied by all workers.
 fn gather_witness(
-    db: &TrieDb,
     witnesses: &Arc<WitnessPool>,
     batch: &Batch<'_>,
     root: &RootEmission,
@@ -322,7 +320,7 @@ fn gather_witness(
             sections.siblings.iter().flat_map(|part| part.as_chunks().0).rev().copied().collect();
         sections.siblings = vec![path.as_flattened()];
     }
-    encode_witness(db, witnesses, batch, count, sections)
+    encode_witness(witnesses, batch, count, sections)
 }
 
 /// What the root's fold emitted, and where the regions' fragments belong.
@@ -400,7 +398,6 @@ fn too_large() -> Error {
 
 /// Encodes the witness or proof of a batch, of these sections.
 fn encode_witness(
-    db: &TrieDb,
     witnesses: &Arc<WitnessPool>,
     batch: &Batch<'_>,
     terminal_count: u32,
@@ -423,14 +420,14 @@ fn encode_witness(
         op_bytes: size(bytes(&sections.ops))?,
     };
     let total = sizes.total().ok_or_else(too_large)?;
-    let header = header(db.hasher, kind, &sizes);
+    let header = header(batch.db.hasher, kind, &sizes);
     let parts = std::iter::once(header.as_slice()).chain(sections.in_order().into_iter().flatten());
-    let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
+    let workers = if total < PARALLEL_COPY { 1 } else { batch.db.runtime.workers() };
     let pieces = if workers == 1 { 1 } else { total.div_ceil(PIECE) };
     let phase = (!batch.output.is_proof()).then_some(Phase::Witness);
-    let tasks = db.timings.begin_tasks(phase, pieces);
+    let tasks = batch.db.timings.begin_tasks(phase, pieces);
     let witness = concat_witness(witnesses, parts, pieces, |_, copy| {
-        db.runtime.inline_or_fork_join(workers, &|_| tasks.run_tasks(copy));
+        batch.db.runtime.inline_or_fork_join(workers, &|_| tasks.run_tasks(copy));
     });
     assert_eq!(witness.len(), total, "the sizes are those of the parts");
     Ok(witness)

@@ -97,6 +97,7 @@ const DENSE: usize = 32;
 
 /// The whole batch.
 pub(super) struct Batch<'a> {
+    pub(super) db: &'a TrieDb,
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
     pub(super) output: FinishOutput,
@@ -106,7 +107,17 @@ pub(super) struct Batch<'a> {
     pub(super) policy: FlushPolicy,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    pub(super) fn new(
+        db: &'a TrieDb,
+        view: &'a View,
+        accesses: &'a [KeyAccess],
+        output: FinishOutput,
+        learns: bool,
+    ) -> Self {
+        Self { db, view, accesses, output, learns, policy: db.budget.flush_policy() }
+    }
+
     /// True when a region has few accesses on average.
     fn is_sparse(&self, regions: &RegionIndex) -> bool {
         regions.regions().len() * DENSE > self.accesses.len()
@@ -134,23 +145,18 @@ impl PageTask {
 
 impl Chunk {
     /// Gathers the regions of `accesses[range]`.
-    pub(super) fn gather(
-        &mut self,
-        db: &TrieDb,
-        batch: &Batch<'_>,
-        range: Range<usize>,
-    ) -> Result<()> {
+    pub(super) fn gather(&mut self, batch: &Batch<'_>, range: Range<usize>) -> Result<()> {
         self.clear();
         // With many accesses in a region its memory is cached anyway: prefetching cost a tenth of the finish at 78
         // accesses a region, and saved as much at 2.
-        if batch.is_sparse(&db.index.load()) {
+        if batch.is_sparse(&batch.db.index.load()) {
             for keys in batch.accesses[range.clone()].chunks(KEY_BATCH) {
-                cpu_prefetch(db, keys.iter().map(|access| &access.key), LookupDepth::Fold);
+                cpu_prefetch(batch.db, keys.iter().map(|access| &access.key), LookupDepth::Fold);
             }
         }
         let mut at = range.start;
         while at < range.end {
-            at = db.index.with_region(&batch.accesses[at].key, |region, state| {
+            at = batch.db.index.with_region(&batch.accesses[at].key, |region, state| {
                 let end = at
                     + batch.accesses[at..range.end]
                         .partition_point(|access| region.prefix().covers(&access.key));
@@ -161,14 +167,9 @@ impl Chunk {
     }
 
     /// Gathers one region without accesses, for its node in the view.
-    pub(super) fn gather_region(
-        &mut self,
-        db: &TrieDb,
-        batch: &Batch<'_>,
-        key: &Key,
-    ) -> Result<()> {
+    pub(super) fn gather_region(&mut self, batch: &Batch<'_>, key: &Key) -> Result<()> {
         self.clear();
-        db.index.with_region(key, |region, state| self.add_region(batch, region, state, 0..0))
+        batch.db.index.with_region(key, |region, state| self.add_region(batch, region, state, 0..0))
     }
 
     /// Takes a missing page that is in memory now.

@@ -11,7 +11,7 @@ use super::chunk::Batch;
 use super::outcome::ChunkOutcome;
 use crate::error::{Error, Result};
 use crate::phase::Phase;
-use crate::timings::{PhaseTimer, Timings};
+use crate::timings::PhaseTimer;
 
 /// One finish: its chunks, which workers claim, and their outcomes.
 pub(super) struct FinishJob<'a> {
@@ -26,18 +26,14 @@ pub(super) struct FinishJob<'a> {
 }
 
 impl<'a> FinishJob<'a> {
-    /// A finish of this batch over these regions, in chunks of about `chunk_accesses` accesses; begins its phase.
-    pub(super) fn new(
-        batch: &'a Batch<'a>,
-        regions: Arc<RegionIndex>,
-        chunk: usize,
-        timings: &'a Timings,
-    ) -> Self {
+    /// A finish of this batch, in chunks of about `chunk` accesses; begins its phase.
+    pub(super) fn new(batch: &'a Batch<'a>, chunk: usize) -> Self {
         let count = batch.accesses.len().div_ceil(chunk);
-        let tasks = timings.begin_tasks((!batch.output.is_proof()).then_some(Phase::Fold), count);
+        let phase = (!batch.output.is_proof()).then_some(Phase::Fold);
+        let tasks = batch.db.timings.begin_tasks(phase, count);
         Self {
             batch,
-            regions,
+            regions: batch.db.index.load_full(),
             chunk_accesses: chunk,
             tasks,
             outcomes: (0..count).map(|_| Mutex::new(None)).collect(),

@@ -199,9 +199,8 @@ fn fold_view(
 ) -> Result<FinishedTrie> {
     let _nodes = db.nodes.hold_nodes();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.begin_finish());
-    let policy = db.budget.flush_policy();
-    let batch = Batch { view, accesses, output, learns, policy };
-    checked_in_view(view, fold_batch(db, finisher, &batch, root))
+    let batch = Batch::new(db, view, accesses, output, learns);
+    checked_in_view(view, fold_batch(finisher, &batch, root))
 }
 
 /// A batch under way, in all of its namespaces: an estimate of its bytes is counted until a block counts the real ones.
@@ -249,10 +248,8 @@ pub(crate) fn refold(
     view: &View,
     accesses: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
-    let policy = db.budget.flush_policy();
-    let (output, learns) = (FinishOutput::RootOnly, true);
-    let batch = Batch { view, accesses, output, learns, policy };
-    checked_in_view(view, finisher.workers.fold_whole(db, &batch))
+    let batch = Batch::new(db, view, accesses, FinishOutput::RootOnly, true);
+    checked_in_view(view, finisher.workers.fold_whole(&batch))
 }
 
 /// Compares the roots before and after a batch, of which chunks were folded again, with those of its finish.
@@ -266,11 +263,9 @@ pub(crate) fn check_refolded(
     if chunks.iter().all(|chunk| chunk.regions.is_empty()) {
         return Ok(());
     }
-    let policy = db.budget.flush_policy();
-    let (accesses, output, learns) = (&[], FinishOutput::RootOnly, false);
-    let batch = Batch { view, accesses, output, learns, policy };
+    let batch = Batch::new(db, view, &[], FinishOutput::RootOnly, false);
     let scratch = &mut finisher.workers.take_inline().scratch;
-    let folded = fold_root(db, &finisher.workers, &batch, prev_root, chunks, scratch);
+    let folded = fold_root(&finisher.workers, &batch, prev_root, chunks, scratch);
     let folded = checked_in_view(view, folded)?;
     if folded.root != *root {
         let (expected, found) = (*root, Some(folded.root));
@@ -286,22 +281,17 @@ fn checked_in_view<T>(view: &View, folded: Result<T>) -> Result<T> {
     folded
 }
 
-fn fold_batch(
-    db: &TrieDb,
-    finisher: &Finisher,
-    batch: &Batch<'_>,
-    prev_root: &Node,
-) -> Result<FinishedTrie> {
-    let workers = &finisher.workers;
+fn fold_batch(finisher: &Finisher, batch: &Batch<'_>, prev_root: &Node) -> Result<FinishedTrie> {
+    let (db, workers) = (batch.db, &finisher.workers);
     let chunks = if batch.accesses.len() <= INLINE {
         let _timed = (!batch.output.is_proof()).then(|| db.timings.begin_phase(Phase::Fold));
-        vec![workers.fold_whole(db, batch)?]
+        vec![workers.fold_whole(batch)?]
     } else {
         let most = db.runtime.workers().min(db.budget.workers());
         let chunk = chunk_accesses(batch.accesses.len(), most);
-        let job = FinishJob::new(batch, db.index.load_full(), chunk, &db.timings);
+        let job = FinishJob::new(batch, chunk);
         let count = most.min(job.chunks());
-        db.runtime.fork_join(count, &|index| workers.run(index, db, &job));
+        db.runtime.fork_join(count, &|index| workers.run(index, &job));
         job.into_outcomes()?
     };
     if !batch.learns && !batch.output.is_proof() {
@@ -309,5 +299,5 @@ fn fold_batch(
         finisher.trims.lock().trim_if_due(&db.runtime, &db.budget, &db.counters);
     }
     let pool = if batch.output.is_proof() { &finisher.proofs } else { &finisher.witnesses };
-    assemble(db, workers, pool, batch, prev_root, chunks)
+    assemble(workers, pool, batch, prev_root, chunks)
 }

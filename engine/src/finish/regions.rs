@@ -25,9 +25,7 @@ use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::read::reader_pool::ReaderPool;
 use crate::read::scan::{Direction, Scan, StoredRef};
-use crate::state::TrieDb;
 use crate::state::history::undo::KeyUpdate;
-use crate::state::view::View;
 
 /// Regions ahead of the one that is folded whose memory is prefetched.
 const REGIONS_AHEAD: usize = 2;
@@ -40,7 +38,6 @@ impl Chunk {
     /// Folds the chunk, whose pages are all in memory, into an empty `outcome`.
     pub(super) fn fold(
         &mut self,
-        db: &TrieDb,
         batch: &Batch<'_>,
         scratch: &mut FoldScratch,
         mut outcome: ChunkOutcome,
@@ -53,8 +50,7 @@ impl Chunk {
             self.prefetch_regions(index);
             self.fold_region(batch, index, scratch)?;
         }
-        let view = batch.view;
-        scratch.folder.name_leaves(|at| only_pair(db, view, at)).map_err(FoldError::Failed)?;
+        scratch.folder.name_leaves(|at| only_pair(batch, at)).map_err(FoldError::Failed)?;
         scratch.folder.run();
         let ChunkOutcome { siblings, treelets, lines, .. } = &mut outcome;
         scratch.folder.swap_results(siblings, treelets, lines);
@@ -312,9 +308,9 @@ fn read_unchanged(
 
 /// The only pair below a prefix in a view. With a wrong node in memory there may be none, or a wrong one, which leads
 /// to another root before the batch; the finish compares that.
-pub(super) fn only_pair(db: &TrieDb, view: &View, at: &Prefix) -> Result<(Key, ValueHash)> {
+pub(super) fn only_pair(batch: &Batch<'_>, at: &Prefix) -> Result<(Key, ValueHash)> {
     let mut scan = Scan::new(&ReaderPool::default(), &(*at.first_key()..=at.last_key()));
-    let pair = scan.next(db, view, Direction::Forwards).transpose()?;
+    let pair = scan.next(batch.db, batch.view, Direction::Forwards).transpose()?;
     let (key, value) = pair.unwrap_or((*at.first_key(), StoredRef::InPage(&[])));
-    Ok((key, value.fold_value().unwrap_or(FoldValue::Bytes(&[])).hash(db.hasher)))
+    Ok((key, value.fold_value().unwrap_or(FoldValue::Bytes(&[])).hash(batch.db.hasher)))
 }

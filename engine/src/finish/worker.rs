@@ -73,9 +73,9 @@ impl Workers {
     }
 
     /// Runs a job's chunks on worker `index`.
-    pub(super) fn run(&self, index: usize, db: &TrieDb, job: &FinishJob<'_>) {
+    pub(super) fn run(&self, index: usize, job: &FinishJob<'_>) {
         let mut worker = WorkerGuard(self.each[index].lock());
-        if let Err(error) = worker.0.run(self, db, job) {
+        if let Err(error) = worker.0.run(self, job) {
             job.fail(error);
         }
         // After an error nothing stays in flight, so that the next batch starts clean.
@@ -98,18 +98,18 @@ impl Workers {
     }
 
     /// Folds all accesses of a batch as one chunk, on the calling thread.
-    pub(super) fn fold_whole(&self, db: &TrieDb, batch: &Batch<'_>) -> Result<ChunkOutcome> {
+    pub(super) fn fold_whole(&self, batch: &Batch<'_>) -> Result<ChunkOutcome> {
         let all = 0..batch.accesses.len();
-        self.fold_inline(db, batch, &mut |chunk| chunk.gather(db, batch, all.clone()))
+        self.fold_inline(batch, &mut |chunk| chunk.gather(batch, all.clone()))
     }
 
     /// Folds the chunk that `gather` gathers, on the calling thread, with plain reads.
     pub(super) fn fold_inline(
         &self,
-        db: &TrieDb,
         batch: &Batch<'_>,
         gather: &mut dyn FnMut(&mut Chunk) -> Result<()>,
     ) -> Result<ChunkOutcome> {
+        let db = batch.db;
         let mut inline = self.take_inline();
         let InlineScratch { scratch: space, chunk } = &mut inline;
         let _guard = db.store.grace_guard();
@@ -119,7 +119,7 @@ impl Workers {
                 break Err(error);
             }
             let outcome = self.outcomes.take().unwrap_or_default();
-            match chunk.fold(db, batch, space, outcome) {
+            match chunk.fold(batch, space, outcome) {
                 Ok(outcome) => break Ok(outcome),
                 Err(FoldError::Changed) => {}
                 Err(FoldError::Failed(error)) => break Err(error),
@@ -165,7 +165,8 @@ impl FoldWorker {
         Self { reader: None, scratch: FoldScratch::new(hasher), ahead, spare }
     }
 
-    fn run(&mut self, workers: &Workers, db: &TrieDb, job: &FinishJob<'_>) -> Result<()> {
+    fn run(&mut self, workers: &Workers, job: &FinishJob<'_>) -> Result<()> {
+        let db = job.batch.db;
         // A panic in a user's hasher may have left chunks and reads of an earlier batch.
         self.release_chunks();
         // Keeps pages that this worker has looked up in place until it is done.
@@ -175,14 +176,15 @@ impl FoldWorker {
             self.reader = Some(PageReader::new(&db.store, share, ReadMode::Keys)?);
         }
         let before = self.scratch.work_counts();
-        let result = self.fold_all(workers, db, job);
+        let result = self.fold_all(workers, job);
         self.scratch.work_counts().count_since(before, &db.counters);
         result
     }
 
-    fn fold_all(&mut self, workers: &Workers, db: &TrieDb, job: &FinishJob<'_>) -> Result<()> {
+    fn fold_all(&mut self, workers: &Workers, job: &FinishJob<'_>) -> Result<()> {
+        let db = job.batch.db;
         loop {
-            self.fill_ahead(db, job)?;
+            self.fill_ahead(job)?;
             let Some(front) = self.ahead.front_mut() else { return Ok(()) };
             if front.missing > 0 && front.missing == front.elsewhere.len() {
                 self.complete_elsewhere(db)?;
@@ -199,11 +201,11 @@ impl FoldWorker {
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
             let outcome = workers.outcomes.take().unwrap_or_default();
-            match chunk.fold(db, job.batch, &mut self.scratch, outcome) {
+            match chunk.fold(job.batch, &mut self.scratch, outcome) {
                 Ok(outcome) => job.complete(chunk.index, outcome),
                 Err(FoldError::Failed(error)) => return Err(error),
                 Err(FoldError::Changed) => {
-                    chunk.gather(db, job.batch, job.chunk_range(chunk.index))?;
+                    chunk.gather(job.batch, job.chunk_range(chunk.index))?;
                     read_missing(db, &mut chunk)?;
                     self.ahead.push_front(chunk);
                     continue;
@@ -215,14 +217,15 @@ impl FoldWorker {
     }
 
     /// Gathers chunks ahead and keeps the ring full.
-    fn fill_ahead(&mut self, db: &TrieDb, job: &FinishJob<'_>) -> Result<()> {
+    fn fill_ahead(&mut self, job: &FinishJob<'_>) -> Result<()> {
+        let db = job.batch.db;
         let reader = self.reader.as_mut().expect("made before");
         let most = db.budget.chunks_ahead();
         while self.ahead.len() < most && reader.has_room() {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            start_chunk(db, job, &mut chunk)?;
+            start_chunk(job, &mut chunk)?;
             self.ahead.push_back(chunk);
         }
         for chunk in &mut self.ahead {
@@ -271,8 +274,9 @@ impl FoldWorker {
 }
 
 /// Gathers a chunk and takes the pages that are cached.
-fn start_chunk(db: &TrieDb, job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
-    chunk.gather(db, job.batch, job.chunk_range(chunk.index))?;
+fn start_chunk(job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
+    let db = job.batch.db;
+    chunk.gather(job.batch, job.chunk_range(chunk.index))?;
     let cache = &db.store.cache;
     let next = db.store.batch() + 1;
     let mut hits = 0;
