@@ -193,7 +193,7 @@ impl FoldWorker {
             if front.missing > 0 {
                 let reader = self.reader.as_mut().expect("made before");
                 // Nothing is in flight: all enqueued pages are done, the rest is enqueued next.
-                let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? else {
+                let Some((purpose, done)) = reader.wait(&db.nodes, 1)? else {
                     continue;
                 };
                 complete_page(&mut self.ahead, purpose, done)?;
@@ -232,7 +232,7 @@ impl FoldWorker {
             enqueue_missing(db, reader, chunk);
         }
         reader.submit()?;
-        while let Some((purpose, done)) = reader.poll(&db.store, &db.nodes) {
+        while let Some((purpose, done)) = reader.poll(&db.nodes) {
             complete_page(&mut self.ahead, purpose, done)?;
         }
         Ok(())
@@ -243,7 +243,7 @@ impl FoldWorker {
         // Pages in flight for the chunks behind come first: another reader may wait for one of them, and two that wait
         // for each other would do so until their patience ends.
         let reader = self.reader.as_mut().expect("made before");
-        while let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? {
+        while let Some((purpose, done)) = reader.wait(&db.nodes, 1)? {
             complete_page(&mut self.ahead, purpose, done)?;
         }
         let chunk = self.ahead.front_mut().expect("the caller has seen it");
@@ -322,7 +322,7 @@ fn enqueue_missing(db: &TrieDb, reader: &mut PageReader<ChunkPage>, chunk: &mut 
         } else {
             return;
         };
-        match reader.enqueue(&db.store, &db.nodes, page, (chunk.index, missing)) {
+        match reader.enqueue(&db.nodes, page, (chunk.index, missing)) {
             Submission::InFlight => {}
             Submission::Loaded((_, missing), done) => chunk.complete(missing, done),
             Submission::ReadElsewhere((_, missing)) => chunk.elsewhere.push(missing),

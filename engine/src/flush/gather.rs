@@ -276,14 +276,14 @@ pub(super) fn read_pages(
     let (mut next, mut elsewhere) = (0, Vec::new());
     while next < pages.len() || reader.in_flight() > 0 {
         while next < pages.len() && reader.has_room() {
-            match reader.enqueue(&db.store, &db.nodes, PageRequest::Leaf(pages[next]), next) {
+            match reader.enqueue(&db.nodes, PageRequest::Leaf(pages[next]), next) {
                 Submission::InFlight => {}
                 Submission::Loaded(index, done) => take(index, Ok(leaf(done))),
                 Submission::ReadElsewhere(index) => elsewhere.push(index),
             }
             next += 1;
         }
-        if let Some((index, done)) = reader.wait(&db.store, &db.nodes, 1)? {
+        if let Some((index, done)) = reader.wait(&db.nodes, 1)? {
             take(index, done.map(leaf));
         }
     }

@@ -134,11 +134,11 @@ impl Prefetcher {
             } else {
                 // `wait` submits, too.
                 let count = (reader.in_flight() / 4).clamp(1, TAKEN);
-                if let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, count)? {
+                if let Some((purpose, done)) = reader.wait(&db.nodes, count)? {
                     self.complete(purpose, done);
                 }
             }
-            while let Some((purpose, done)) = reader.poll(&db.store, &db.nodes) {
+            while let Some((purpose, done)) = reader.poll(&db.nodes) {
                 self.complete(purpose, done);
             }
             self.failures = 0;
@@ -210,7 +210,7 @@ impl Prefetcher {
                     None
                 }
             };
-            match (reader.enqueue(&self.db.store, &self.db.nodes, request, purpose), leaf) {
+            match (reader.enqueue(&self.db.nodes, request, purpose), leaf) {
                 (Submission::ReadElsewhere(PageRequestPurpose::Reader(answer)), Some(at)) => {
                     self.elsewhere.push((at, answer));
                 }

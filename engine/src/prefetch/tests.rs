@@ -22,7 +22,7 @@ fn a_reader_that_goes_takes_what_is_on_its_way() {
         PageReader::new(&state.store, 4, ReadMode::Keys).expect("a ring");
     let page = PageNo::new(1 << 20);
     let behind = PageRequest::Leaf(PageRef { page, tag: 0, namespace: 0 });
-    let asked = reader.enqueue(&state.store, &state.nodes, behind, ());
+    let asked = reader.enqueue(&state.nodes, behind, ());
     assert!(matches!(asked, Submission::InFlight), "it is not cached");
     reader.submit().expect("handed over");
     assert_eq!(reader.in_flight(), 1);

@@ -70,7 +70,7 @@ pub(crate) fn fetch_pages_with(
     if fetched.is_err() {
         // The first error is returned; the other requests arrive before the reader is used again, or is discarded.
         while reader.in_flight() > 0 {
-            reader.wait(&db.store, &db.nodes, 1)?;
+            reader.wait(&db.nodes, 1)?;
         }
     }
     fetched
@@ -98,7 +98,7 @@ fn fetch_with_reader(
             complete(db, reader, each)?;
         }
         // A page that is in flight for another thread is waited for when its keys are read.
-        reader.enqueue(&db.store, &db.nodes, PageRequest::Leaf(at), ());
+        reader.enqueue(&db.nodes, PageRequest::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
         complete(db, reader, each)?;
@@ -112,12 +112,12 @@ fn complete(
     reader: &mut PageReader<()>,
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
-    let mut next = reader.wait(&db.store, &db.nodes, 1)?;
+    let mut next = reader.wait(&db.nodes, 1)?;
     while let Some(((), done)) = next {
         if let LoadedPage::Leaf(at, page) = done? {
             each(at, page);
         }
-        next = reader.poll(&db.store, &db.nodes);
+        next = reader.poll(&db.nodes);
     }
     Ok(())
 }

@@ -59,13 +59,13 @@ pub(crate) struct NodeFiles {
     spills: AtomicU64,
     limit: NodeLimit,
     hasher: Hasher,
-    store: Arc<Store>,
+    pub(super) store: Arc<Store>,
     counters: Arc<Counters>,
 }
 
 /// The nodes of a trie's regions: in memory, or in branch pages on the device.
 pub(crate) struct NodeStore {
-    files: Arc<NodeFiles>,
+    pub(super) files: Arc<NodeFiles>,
     namespace: u8,
     index: Arc<Index>,
 }

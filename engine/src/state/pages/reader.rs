@@ -116,11 +116,11 @@ impl<T> PageReader<T> {
     /// When there is no room.
     pub(crate) fn enqueue(
         &mut self,
-        store: &Store,
         nodes: &NodeStore,
         request: PageRequest,
         purpose: T,
     ) -> Submission<T> {
+        let store = &nodes.files.store;
         let (id, file, page) = match &request {
             PageRequest::Leaf(at) => (PageId::Leaf(at.page), &store.leaf, u64::from(at.page)),
             PageRequest::Nodes(_, node_page) => {
@@ -170,13 +170,9 @@ impl<T> PageReader<T> {
     }
 
     /// Returns a page that is done, without waiting.
-    pub(crate) fn poll(
-        &mut self,
-        store: &Store,
-        nodes: &NodeStore,
-    ) -> Option<(T, Result<LoadedPage>)> {
+    pub(crate) fn poll(&mut self, nodes: &NodeStore) -> Option<(T, Result<LoadedPage>)> {
         let completion = self.queue.poll()?;
-        Some(self.complete(store, nodes, completion))
+        Some(self.complete(nodes, completion))
     }
 
     /// Waits until `count` pages are done, or all that are in flight, and returns one of them; the rest are polled.
@@ -186,26 +182,20 @@ impl<T> PageReader<T> {
     /// Of the ring: what is in flight is unknown then, and the caller drops the reader.
     pub(crate) fn wait(
         &mut self,
-        store: &Store,
         nodes: &NodeStore,
         count: usize,
     ) -> Result<Option<(T, Result<LoadedPage>)>> {
         let completion = self.queue.wait_for(count)?;
-        Ok(completion.map(|completion| self.complete(store, nodes, completion)))
+        Ok(completion.map(|completion| self.complete(nodes, completion)))
     }
 
-    fn complete(
-        &mut self,
-        store: &Store,
-        nodes: &NodeStore,
-        completion: Completion,
-    ) -> (T, Result<LoadedPage>) {
+    fn complete(&mut self, nodes: &NodeStore, completion: Completion) -> (T, Result<LoadedPage>) {
         let slot = usize::try_from(completion.token).expect("a slot's number");
         let ReadSlot { request, purpose, claim } =
             self.slots[slot].take().expect("asked for before");
         self.free.push(slot);
         let read = completion.result.map_err(Error::from);
-        let done = read.and_then(|()| self.install_page(store, nodes, &request, &completion.buf));
+        let done = read.and_then(|()| self.install_page(nodes, &request, &completion.buf));
         self.awaited |= claim.complete();
         self.unnotified += 1;
         if self.unnotified >= NOTIFY_EVERY || self.in_flight() < NOTIFY_EVERY {
@@ -216,14 +206,13 @@ impl<T> PageReader<T> {
 
     fn install_page(
         &self,
-        store: &Store,
         nodes: &NodeStore,
         request: &PageRequest,
         buf: &PageBuf,
     ) -> Result<LoadedPage> {
         match request {
             PageRequest::Leaf(at) => {
-                store.admit(*at, buf, self.mode).map(|page| LoadedPage::Leaf(*at, page))
+                nodes.files.store.admit(*at, buf, self.mode).map(|page| LoadedPage::Leaf(*at, page))
             }
             PageRequest::Nodes(region, node_page) => {
                 nodes.install_nodes(region, node_page, buf).map(|()| LoadedPage::Nodes)
