@@ -127,7 +127,7 @@ fn try_commit(
         renew_priors(&mut parts, view, |prior| matches!(prior, Stored::Overflow(_)))?;
     }
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
-    let _nodes = db.nodes.hold_nodes();
+    let _nodes = db.node_files.hold_nodes();
     let layouts = db.commits.sequencer.lock().layouts;
     if target.transition.layouts != Some(layouts) {
         parts.iter_mut().for_each(join_chunks);

@@ -266,7 +266,7 @@ fn remove_trie(trie: &TrieDb) -> ReclaimOutcome {
     sequencer.layouts += 1;
     if trie.tries.remove(trie.namespace).is_some() {
         for region in trie.index.load().regions() {
-            trie.nodes.free_spill_page(&region.read());
+            trie.node_files.free_spill_page(&region.read());
         }
     }
     ReclaimOutcome::Removed

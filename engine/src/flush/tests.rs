@@ -582,7 +582,7 @@ fn no_regions_are_joined_while_a_batch_is_under_way() {
     let (db, _disk, runtime, making) = to_be_joined();
     let before = regions(&db);
     let state = db.state();
-    let batch = state.nodes.hold_nodes();
+    let batch = state.node_files.hold_nodes();
     drop(making);
     settle(&runtime);
     assert_eq!(regions(&db), before);

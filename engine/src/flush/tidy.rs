@@ -141,7 +141,9 @@ impl Tidy {
             made => made?,
         }
         // A batch that has folded the two regions has no valid result for the joined one.
-        let Some(_alone) = db.nodes.try_exclude_batches() else { return Ok(JoinOutcome::Busy) };
+        let Some(_alone) = db.node_files.try_exclude_batches() else {
+            return Ok(JoinOutcome::Busy);
+        };
         let _structure = db.index.hold_structure();
         let mut sequencer = db.commits.sequencer.lock();
         sequencer.check_writable()?;
@@ -165,8 +167,8 @@ impl Tidy {
             if left.children().len() == 1 && right.children().len() == 1 {
                 self.small.push_back(left.children().prefix(0));
             }
-            db.nodes.free_spill_page(left);
-            db.nodes.free_spill_page(right);
+            db.node_files.free_spill_page(left);
+            db.node_files.free_spill_page(right);
         }
         db.index.publish(join_held(db.hasher, &index, &mut joined, end.get()));
         sequencer.layouts += 1;

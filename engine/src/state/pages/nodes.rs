@@ -70,13 +70,6 @@ pub(crate) struct NodeStore {
     index: Arc<Index>,
 }
 
-impl std::ops::Deref for NodeStore {
-    type Target = NodeFiles;
-    fn deref(&self) -> &NodeFiles {
-        &self.files
-    }
-}
-
 #[derive(Default)]
 struct SpillPages {
     free: Vec<u64>,
@@ -224,10 +217,10 @@ impl NodeStore {
                 .with_region(key, |region, state| Some((Arc::clone(region), state.paged_nodes()?)));
             let Some((region, node_page)) = away else { return Ok(()) };
             let id = PageId::Nodes(node_page);
-            let mut claim = self.store.in_flight.claim(id);
+            let mut claim = self.files.store.in_flight.claim(id);
             if claim.is_none() {
-                self.store.in_flight.wait(id);
-                claim = self.store.in_flight.claim(id);
+                self.files.store.in_flight.wait(id);
+                claim = self.files.store.in_flight.claim(id);
             }
             // Checked again: another reader may have finished before the claim.
             if region.read().paged_nodes() != Some(node_page) {
@@ -249,8 +242,8 @@ impl NodeStore {
     /// Folds the nodes of a region whose page cannot be used, from the leaf pages and their buffered changes. They must
     /// fold to the region's own node.
     fn fold_nodes(&self, region: &Region, node_page: &NodePage) -> Result<()> {
-        let _guard = self.store.grace_guard();
-        let mut folder = Folder::new(self.hasher);
+        let _guard = self.files.store.grace_guard();
+        let mut folder = Folder::new(self.files.hasher);
         for _ in 0..MAX_ATTEMPTS {
             let mut children: Vec<(Prefix, Option<PageRef>, Vec<KeyState>)> = Vec::new();
             let position = {
@@ -269,7 +262,7 @@ impl NodeStore {
             };
             folder.clear();
             for (prefix, at, changes) in &children {
-                let page = at.map(|at| self.store.leaf(at)).transpose()?;
+                let page = at.map(|at| self.files.store.leaf(at)).transpose()?;
                 let view = page.as_ref().map(|page| page.view());
                 let page =
                     PageState { at: prefix, leaf: view.as_ref(), buffered: changes, treelet: None };
@@ -286,7 +279,7 @@ impl NodeStore {
                 // A commit or a flush has changed the region meanwhile.
                 continue;
             }
-            let nodes = tiling(self.hasher, state.children(), &nodes);
+            let nodes = tiling(self.files.hasher, state.children(), &nodes);
             if nodes.own_node() != state.own_node() {
                 return Err(Contradiction::Fold { prefix: *region.prefix() }.into());
             }
@@ -304,17 +297,17 @@ impl NodeStore {
         node_page: &NodePage,
         buf: &PageBuf,
     ) -> Result<()> {
-        Counters::add(&self.counters.upper_trie_pages_read, 1);
+        Counters::add(&self.files.counters.upper_trie_pages_read, 1);
         let mut state = region.write();
         if state.paged_nodes() != Some(*node_page) {
             return Ok(());
         }
         let mut nodes = Vec::with_capacity(state.children().len());
         self.parse_nodes(region, &state, node_page, buf, &mut nodes)?;
-        let nodes = tiling(self.hasher, state.children(), &nodes);
+        let nodes = tiling(self.files.hasher, state.children(), &nodes);
         state.install_nodes(nodes);
         drop(state);
-        self.store.note_good_read(file_name(node_page.file), node_page.page);
+        self.files.store.note_good_read(file_name(node_page.file), node_page.page);
         Ok(())
     }
 
@@ -326,7 +319,7 @@ impl NodeStore {
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         self.with_page(node_page, |buf| {
-            Counters::add(&self.counters.upper_trie_pages_read, 1);
+            Counters::add(&self.files.counters.upper_trie_pages_read, 1);
             let state = region.read();
             if state.is_retired() || state.paged_nodes() != Some(*node_page) {
                 return Ok(false);
@@ -337,10 +330,10 @@ impl NodeStore {
 
     /// Reads a page of nodes into a pooled buffer and calls `what` with it.
     fn with_page<T>(&self, at: &NodePage, what: impl FnOnce(&PageBuf) -> Result<T>) -> Result<T> {
-        let mut buf = self.store.buffers.take();
-        let read = self.store.device.read_at(self.file(at), &mut buf, at.offset());
+        let mut buf = self.files.store.buffers.take();
+        let read = self.files.store.device.read_at(self.files.file(at), &mut buf, at.offset());
         let done = read.map_err(Error::from).and_then(|()| what(&buf));
-        self.store.buffers.put_back(buf);
+        self.files.store.buffers.put_back(buf);
         done
     }
 
@@ -354,7 +347,7 @@ impl NodeStore {
         nodes: &mut Vec<Node>,
     ) -> Result<()> {
         let (file, page) = (file_name(node_page.file), node_page.page);
-        let view = BranchView::parse(buf.page(0), &identity(self.store.database, node_page))
+        let view = BranchView::parse(buf.page(0), &identity(self.files.store.database, node_page))
             .map_err(|error| Error::Page { file, page, error })?;
         let found = header::tag(buf.page(0));
         if found != node_page.tag {
@@ -382,9 +375,10 @@ impl NodeStore {
     /// Evicts one region's nodes; `None` when a batch is under way.
     fn evict(&self, region: &Region) -> Result<Option<bool>> {
         // Nodes are needed between a finish and its commit's publication.
-        let Some(_gate) = self.try_exclude_batches() else { return Ok(None) };
+        let Some(_gate) = self.files.try_exclude_batches() else { return Ok(None) };
         // Not while a checkpoint moves regions to its own image.
-        let _moves = RankedGuard::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
+        let _moves =
+            RankedGuard::acquire(MOVES, || self.files.moves.try_lock(), || self.files.moves.lock());
         let (spilled, position) = {
             let state = region.read();
             if !matches!(state.nodes(), Nodes::Resident(_)) || state.is_retired() {
@@ -413,13 +407,13 @@ impl NodeStore {
     fn spill(&self, region: &Region, state: ReadState<'_>) -> Result<Option<NodePage>> {
         let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
         let own = state.spill_page();
-        let page = own.unwrap_or_else(|| self.allocate_page());
+        let page = own.unwrap_or_else(|| self.files.allocate_page());
         let mut node_page = NodePage { file: NodeFile::Spill, page, tag: 0 };
-        let mut buf = self.store.buffers.take();
+        let mut buf = self.files.store.buffers.take();
         let header = BranchHeader {
-            identity: identity(self.store.database, &node_page),
+            identity: identity(self.files.store.database, &node_page),
             // No flush number: the file belongs to this open, and nobody else reads it.
-            flush: self.spills.fetch_add(1, Ordering::Relaxed),
+            flush: self.files.spills.fetch_add(1, Ordering::Relaxed),
             namespace: self.namespace,
             prefix: *region.prefix(),
             level: 1,
@@ -437,36 +431,38 @@ impl NodeStore {
         }
         node_page.tag = builder.seal();
         drop(state);
-        let written = self.store.device.write_at(&self.spill, &buf, 1, node_page.offset());
+        let written =
+            self.files.store.device.write_at(&self.files.spill, &buf, 1, node_page.offset());
         if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
             if own.is_none() {
-                self.free_page(page);
+                self.files.free_page(page);
             }
             return Ok(None);
         }
         written?;
-        Counters::add(&self.counters.image_bytes, 4096);
-        self.store.buffers.put_back(buf);
+        Counters::add(&self.files.counters.image_bytes, 4096);
+        self.files.store.buffers.put_back(buf);
         Ok(Some(node_page))
     }
 
     /// Names the branch page that a checkpoint has written for this region: its nodes may be evicted.
     pub(crate) fn note_checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
-        let _moves = RankedGuard::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
+        let _moves =
+            RankedGuard::acquire(MOVES, || self.files.moves.try_lock(), || self.files.moves.lock());
         let region = self.index.with_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
         if state.is_retired() || state.log_position() != position.get() {
             return;
         }
         if let Some(page) = state.note_checkpoint(node_page) {
-            self.free_page(page);
+            self.files.free_page(page);
         }
     }
 
     /// True when the page of a region's nodes is quarantined.
     pub(crate) fn has_quarantined_nodes(&self, state: &RegionState) -> bool {
         let Nodes::Paged(at) = state.nodes() else { return false };
-        self.store.quarantine.is_barred(file_name(at.file), at.page, false)
+        self.files.store.quarantine.is_barred(file_name(at.file), at.page, false)
     }
 
     /// Brings the nodes of the region over a key into memory for the flush; a failure quarantines their page.
@@ -476,11 +472,11 @@ impl NodeStore {
             Nodes::Paged(at) => Some(self.page_name(at, region)),
         });
         let Some(page) = away else { return Ok(()) };
-        if let Some(error) = self.store.quarantine.error_of(page.file, page.page) {
+        if let Some(error) = self.files.store.quarantine.error_of(page.file, page.page) {
             return Err(error);
         }
         self.make_resident(key).inspect_err(|error| {
-            self.store.quarantine_page(page, error.clone(), QuarantineReason::Unreadable);
+            self.files.store.quarantine_page(page, error.clone(), QuarantineReason::Unreadable);
         })
     }
 
@@ -498,7 +494,7 @@ impl NodeStore {
             read
         } else {
             self.make_resident(page.prefix.first_key()).inspect_err(|error| {
-                self.store.quarantine_page(page, error.clone(), QuarantineReason::Unreadable);
+                self.files.store.quarantine_page(page, error.clone(), QuarantineReason::Unreadable);
             })?;
             false
         };
@@ -530,9 +526,9 @@ impl NodeStore {
 
     /// Releases a page of nodes from quarantine: it is readable, or nobody needs it any more.
     fn release_node_page(&self, file: &'static str, page: u64) {
-        if self.store.quarantine.contains(file, page) {
-            self.store.quarantine.forget(file, page);
-            self.store.release_from_quarantine(file, self.namespace, Prefix::ROOT);
+        if self.files.store.quarantine.contains(file, page) {
+            self.files.store.quarantine.forget(file, page);
+            self.files.store.release_from_quarantine(file, self.namespace, Prefix::ROOT);
         }
     }
 }

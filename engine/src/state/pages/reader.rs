@@ -124,7 +124,7 @@ impl<T> PageReader<T> {
         let (id, file, page) = match &request {
             PageRequest::Leaf(at) => (PageId::Leaf(at.page), &store.leaf, u64::from(at.page)),
             PageRequest::Nodes(_, node_page) => {
-                (PageId::Nodes(*node_page), nodes.file(node_page), node_page.page)
+                (PageId::Nodes(*node_page), nodes.files.file(node_page), node_page.page)
             }
         };
         let Some(claim) = self.in_flight.claim(id) else {
