@@ -189,12 +189,7 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
     });
     let is_bare = change_bytes + node_bytes + undo_bytes == 0;
     assert!(
-        part.kind.is_canonical(
-            part.ns,
-            part.trie,
-            [&part.previous_root, &part.new_root],
-            is_bare
-        ),
+        part.kind.is_canonical(part.ns, part.trie, [&part.previous_root, &part.new_root], is_bare),
         "namespace {} is {:?}",
         part.ns,
         part.kind

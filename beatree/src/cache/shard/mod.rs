@@ -473,5 +473,4 @@ impl Shard {
 }
 
 #[cfg(test)]
-#[path = "shard_tests.rs"]
 mod tests;
