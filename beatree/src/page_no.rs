@@ -26,7 +26,7 @@ pub const fn page_offset(page: u64) -> u64 {
 }
 
 /// Number of a page of the leaf file. The largest 32-bit number is no page: packed fields use it for "no page".
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(u32);
 
 /// A number that no page of the leaf file has.
@@ -84,12 +84,6 @@ impl PageNo {
     #[inline]
     pub(crate) const fn unpack(number: u32) -> Option<Self> {
         if number == Self::NONE { None } else { Some(Self(number)) }
-    }
-}
-
-impl fmt::Debug for PageNo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PageNo({})", self.0)
     }
 }
 

@@ -265,11 +265,11 @@ impl Namespace {
         let (prefetched, view) = (&self.0.engine.prefetch.values, &self.0.view);
         let mut pairs = [SlotPair::default(); KEY_BATCH];
         for (key, pair) in keys.iter().zip(&mut pairs) {
-            *pair = prefetched.slots_of(view.namespace, key);
+            *pair = prefetched.slots_of(view.namespace, view.base, key);
             prefetched.cpu_prefetch(*pair);
         }
         for (at, (key, pair)) in keys.iter().zip(pairs).enumerate() {
-            let found = || prefetched.get_in(pair, view.namespace, view.base, key);
+            let found = || prefetched.get_in(pair, key);
             let found = if view.overlay_value(key).is_some() { None } else { found() };
             give(at, found.filter(|_| view.check_readable().is_ok()));
         }
@@ -399,10 +399,7 @@ impl Namespace {
 
     fn proof(&self, request: ProofRequest) -> Result<Vec<u8>> {
         let Engine { finisher, readers, .. } = &*self.0.engine;
-        let root = self.merkle_root()?;
-        self.with_view(|view| {
-            prove(&self.0.db, finisher, readers, RootedView { view, root }, request)
-        })
+        self.with_root(|state| prove(&self.0.db, finisher, readers, state, request))
     }
 
     /// Proves all pairs of a range of keys, and that there is no other: [`RangeProof::verify`] checks it against
@@ -436,10 +433,7 @@ impl Namespace {
     }
 
     fn prove_keys(&self, keys: &RangeInclusive<Key>) -> Result<RangeProof> {
-        let root = self.merkle_root()?;
-        self.with_view(|view| {
-            prove_range(&self.0.engine, &self.0.db, RootedView { view, root }, keys)
-        })
+        self.with_root(|state| prove_range(&self.0.engine, &self.0.db, state, keys))
     }
 
     /// Proves which keys of a range differ between this state and another one, with the hashes of both values, and that
@@ -453,13 +447,8 @@ impl Namespace {
     pub fn prove_change(&self, to: &Self, range: impl RangeBounds<Key>) -> Result<ChangeProof> {
         let keys = keys_of(&range)?;
         self.check_same_trie(to)?;
-        let (before, after) = (self.merkle_root()?, to.merkle_root()?);
-        self.with_view(|view| {
-            let from = RootedView { view, root: before };
-            to.with_view(|view| {
-                let to = RootedView { view, root: after };
-                prove_change(&self.0.engine, &self.0.db, from, to, &keys)
-            })
+        self.with_root(|from| {
+            to.with_root(|to| prove_change(&self.0.engine, &self.0.db, from, to, &keys))
         })
     }
 
@@ -491,11 +480,11 @@ impl Namespace {
         if is_same { Ok(()) } else { Err(Error::ForeignSession) }
     }
 
-    /// The root for proofs; an error in a plain namespace.
-    fn merkle_root(&self) -> Result<&Node> {
-        match self.0.root.kind {
-            TrieKind::Merkle => Ok(&self.0.root.node),
-            TrieKind::Plain => Err(Error::Plain(self.0.view.namespace)),
+    /// Calls a function with the view and its root, for proofs; an error in a plain namespace.
+    fn with_root<T>(&self, mut prove: impl FnMut(RootedView<'_>) -> Result<T>) -> Result<T> {
+        if self.0.root.kind == TrieKind::Plain {
+            return Err(Error::Plain(self.0.view.namespace));
         }
+        self.with_view(|view| prove(RootedView { view, root: &self.0.root.node }))
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn look_up(
     {
         let regions = db.index.load();
         for (key, found) in keys.iter().zip(&mut found) {
-            found.pair = values.slots_of(namespace, key);
+            found.pair = values.slots_of(namespace, base, key);
             values.cpu_prefetch(found.pair);
             regions.region(key).cpu_prefetch();
         }
@@ -107,7 +107,7 @@ pub(super) fn look_up(
     }
     for (key, found) in keys.iter().zip(&found) {
         if let Some(page) = found.page.as_ref().filter(|_| found.has_value) {
-            cache_cell(values, found.pair, namespace, base, key, page.get_near(key, found.cell));
+            cache_cell(values, found.pair, key, page.get_near(key, found.cell));
         }
     }
 }
@@ -122,7 +122,7 @@ fn look_up_in_index(
     last: &mut Option<NodePage>,
     missing: &mut impl FnMut(MissingItem),
 ) {
-    let (mut nodes, namespace) = (None, db.namespace);
+    let mut nodes = None;
     db.index.with_region(key, |region, state| {
         if let Nodes::Paged(page) = state.nodes()
             && *last != Some(*page)
@@ -135,9 +135,9 @@ fn look_up_in_index(
         let same = state.last_commit() <= base;
         match (state.buffered_change(key), &found.at) {
             (Some(buffered), _) if same => {
-                cache_stored(values, found.pair, namespace, base, key, &buffered.stored);
+                cache_stored(values, found.pair, key, &buffered.stored);
             }
-            (None, None) if same => values.put(found.pair, namespace, base, key, None),
+            (None, None) if same => values.put(found.pair, key, None),
             (buffered, _) => found.has_value = same && buffered.is_none(),
         }
     });
@@ -147,33 +147,19 @@ fn look_up_in_index(
     }
 }
 
-/// Keeps the value of a key as of a commit, as its page has it; the key has no buffered change.
-pub(super) fn cache_cell(
-    values: &ValueCache,
-    pair: SlotPair,
-    namespace: u8,
-    commit: u64,
-    key: &Key,
-    cell: Option<Cell<'_>>,
-) {
+/// Keeps the value of a key as its page has it; the key has no buffered change.
+pub(super) fn cache_cell(values: &ValueCache, pair: SlotPair, key: &Key, cell: Option<Cell<'_>>) {
     match cell {
-        None => values.put(pair, namespace, commit, key, None),
-        Some(Cell::Inline(value)) => values.put(pair, namespace, commit, key, Some(value)),
+        None => values.put(pair, key, None),
+        Some(Cell::Inline(value)) => values.put(pair, key, Some(value)),
         Some(Cell::Overflow(_)) => {}
     }
 }
 
-fn cache_stored(
-    values: &ValueCache,
-    pair: SlotPair,
-    namespace: u8,
-    commit: u64,
-    key: &Key,
-    stored: &Stored,
-) {
+fn cache_stored(values: &ValueCache, pair: SlotPair, key: &Key, stored: &Stored) {
     match stored {
-        Stored::Absent => values.put(pair, namespace, commit, key, None),
-        Stored::Inline(value) => values.put(pair, namespace, commit, key, Some(value)),
+        Stored::Absent => values.put(pair, key, None),
+        Stored::Inline(value) => values.put(pair, key, Some(value)),
         Stored::Large(_) | Stored::Overflow(_) => {}
     }
 }

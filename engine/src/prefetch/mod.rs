@@ -268,8 +268,8 @@ impl Prefetcher {
                 PageRequestPurpose::Key { namespace, key, value_as_of },
             ) => {
                 if let Some(base) = value_as_of {
-                    let pair = values.slots_of(namespace, &key);
-                    cache_cell(values, pair, namespace, base, &key, page.get(&key));
+                    let pair = values.slots_of(namespace, base, &key);
+                    cache_cell(values, pair, &key, page.get(&key));
                 }
             }
             (Ok(LoadedPage::Leaf(_, page)), PageRequestPurpose::Reader(answer)) => {

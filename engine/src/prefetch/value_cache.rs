@@ -49,9 +49,13 @@ impl PrefetchedValue {
     }
 }
 
-/// The slots of a table that may have a key's value.
+/// The slots of a table that may have a key's value as of a commit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SlotPair(usize);
+pub(crate) struct SlotPair {
+    at: usize,
+    /// The mark of a slot with the value, without its length.
+    mark: u64,
+}
 
 /// The value cache, a table of fixed size.
 pub(crate) struct ValueCache {
@@ -78,39 +82,34 @@ impl ValueCache {
     /// Prefetches the memory that [`Self::put`] writes.
     #[inline]
     pub(crate) fn cpu_prefetch(&self, pair: SlotPair) {
-        cpu_prefetch(&self.pairs()[pair.0][0]);
+        cpu_prefetch(&self.pairs()[pair.at][0]);
     }
 
-    /// The slots that may have a key's value.
+    /// The slots that may have the value of a namespace's key as of a commit.
     #[inline]
-    pub(crate) fn slots_of(&self, namespace: u8, key: &Key) -> SlotPair {
+    pub(crate) fn slots_of(&self, namespace: u8, commit: u64, key: &Key) -> SlotPair {
+        debug_assert!(commit < (1 << 48) - 2, "a mark has 48 bits for the commit");
         // Namespaces with the same keys do not share their slots.
         let spread = u64::from(namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hash = twox_hash::XxHash3_64::oneshot(key) ^ spread >> 8;
         let mask = self.pairs().len() as u64 - 1;
-        SlotPair(usize::try_from(hash & mask).expect("an index"))
+        let at = usize::try_from(hash & mask).expect("an index");
+        SlotPair { at, mark: (commit + 1) << 16 | u64::from(namespace) << 8 }
     }
 
-    /// Keeps the value of a namespace's `key` as of `commit`, if one of the key's slots `pair` is free for it.
-    pub(crate) fn put(
-        &self,
-        pair: SlotPair,
-        namespace: u8,
-        commit: u64,
-        key: &Key,
-        value: Option<&[u8]>,
-    ) {
+    /// Keeps the value of `key`, if one of its slots is free for it.
+    pub(crate) fn put(&self, pair: SlotPair, key: &Key, value: Option<&[u8]>) {
         let len = match value {
             Some(value) if value.len() > MAX_VALUE => return,
             Some(value) => value.len() as u64,
             None => ABSENT,
         };
-        let mark = mark(namespace, commit);
-        for slot in &self.pairs()[pair.0] {
+        let SlotPair { at, mark } = pair;
+        for slot in &self.pairs()[at] {
             let (own_mark, own_key, own_value) = split_slot(slot);
             let before = own_mark.load(Ordering::Relaxed);
             // The slot is of this commit, of a later one, or being written.
-            if before >> 16 > commit {
+            if before >> 16 >= mark >> 16 {
                 if before >> 8 == mark >> 8 && has_key(own_key, key) {
                     return;
                 }
@@ -137,20 +136,14 @@ impl ValueCache {
     /// The value of a namespace's `key` as of `commit`, if it is cached.
     #[inline]
     pub(crate) fn get(&self, namespace: u8, commit: u64, key: &Key) -> Option<PrefetchedValue> {
-        self.get_in(self.slots_of(namespace, key), namespace, commit, key)
+        self.get_in(self.slots_of(namespace, commit, key), key)
     }
 
-    /// The same for a key whose slots are `pair`.
+    /// The same for a key whose slots are known.
     #[inline]
-    pub(crate) fn get_in(
-        &self,
-        pair: SlotPair,
-        namespace: u8,
-        commit: u64,
-        key: &Key,
-    ) -> Option<PrefetchedValue> {
-        let wanted = mark(namespace, commit) >> 8;
-        for slot in &self.pairs()[pair.0] {
+    pub(crate) fn get_in(&self, pair: SlotPair, key: &Key) -> Option<PrefetchedValue> {
+        let wanted = pair.mark >> 8;
+        for slot in &self.pairs()[pair.at] {
             let (own_mark, own_key, own_value) = split_slot(slot);
             let mark = own_mark.load(Ordering::Acquire);
             if mark >> 8 != wanted || !has_key(own_key, key) {
@@ -187,13 +180,6 @@ impl ValueCache {
 fn split_slot(slot: &ValueSlot) -> (&AtomicU64, &[AtomicU64], &[AtomicU64]) {
     let (key, value) = slot[1..].split_at(KEY);
     (&slot[0], key, value)
-}
-
-/// The mark of a slot whose value has no bytes.
-#[inline]
-fn mark(namespace: u8, commit: u64) -> u64 {
-    debug_assert!(commit < (1 << 48) - 2, "a mark has 48 bits for the commit");
-    (commit + 1) << 16 | u64::from(namespace) << 8
 }
 
 #[inline]
@@ -234,7 +220,7 @@ mod tests {
     fn a_value_is_that_of_its_commit_or_none() {
         let values = ValueCache::new(1 << 16);
         let put = |commit, key: &Key, value: Option<&[u8]>| {
-            values.put(values.slots_of(0, key), 0, commit, key, value);
+            values.put(values.slots_of(0, commit, key), key, value);
         };
         let got = |commit, number| {
             values.get(0, commit, &key(number)).map(|found| found.value().map(<[u8]>::to_vec))
@@ -274,7 +260,7 @@ mod tests {
             let key = key(number);
             for namespace in [0, 1, 255] {
                 let value = value(7, number + u64::from(namespace));
-                values.put(values.slots_of(namespace, &key), namespace, 7, &key, Some(&value));
+                values.put(values.slots_of(namespace, 7, &key), &key, Some(&value));
             }
             for namespace in [0, 1, 255] {
                 let expected = value(7, number + u64::from(namespace));
@@ -309,8 +295,8 @@ mod tests {
             for commit in 0..20_000 {
                 for number in 0..8 {
                     let key = key(number);
-                    let (pair, value) = (values.slots_of(3, &key), value(commit, number));
-                    values.put(pair, 3, commit, &key, Some(&value));
+                    let (pair, value) = (values.slots_of(3, commit, &key), value(commit, number));
+                    values.put(pair, &key, Some(&value));
                 }
             }
             done.store(true, Ordering::Relaxed);
