@@ -49,13 +49,9 @@ pub type HeldRegion<'a> = (&'a Arc<Region>, WriteState<'a>);
 ///
 /// # Panics
 /// When a region is not in the index.
-pub fn split_held(
-    hasher: Hasher,
-    index: &RegionIndex,
-    split: &mut [HeldRegion<'_>],
-) -> RegionIndex {
+pub fn split_held(hasher: Hasher, index: &RegionIndex, held: &mut [HeldRegion<'_>]) -> RegionIndex {
     let mut found: Vec<(usize, &mut HeldRegion<'_>)> =
-        split.iter_mut().map(|split| (index.find(split.0.prefix().first_key()), split)).collect();
+        held.iter_mut().map(|held| (index.find(held.0.prefix().first_key()), held)).collect();
     found.sort_unstable_by_key(|(at, _)| *at);
     let mut regions = Vec::with_capacity(index.regions().len() + 2 * found.len());
     let mut from = 0;

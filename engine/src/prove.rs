@@ -101,16 +101,11 @@ pub(crate) fn keys_of(range: &impl RangeBounds<Key>) -> Result<RangeInclusive<Ke
 }
 
 /// The multiproof of ascending keys; neighbours may be equal.
-fn multiproof(
-    engine: &Engine,
-    db: &TrieDb,
-    state: RootedView<'_>,
-    keys: &[Key],
-) -> Result<Vec<u8>> {
+fn multiproof(engine: &Engine, db: &TrieDb, of: RootedView<'_>, keys: &[Key]) -> Result<Vec<u8>> {
     let mut keys = keys.to_vec();
     keys.dedup();
     let Engine { finisher, readers, .. } = engine;
-    prove(db, finisher, readers, state, ProofRequest::Keys(&keys))
+    prove(db, finisher, readers, of, ProofRequest::Keys(&keys))
 }
 
 /// The keys of a range that differ between two states, in order. Long values are compared by their hashes.

@@ -391,14 +391,10 @@ impl RegionState {
     }
 
     /// Recovery: restores the buffered changes of a checkpoint image. Each counts as one change.
-    pub fn restore_buffered(
-        &mut self,
-        buffered: Vec<BufferedChange>,
-        replaced: Vec<ReplacedValue>,
-    ) {
-        let newest = buffered.iter().map(|buffered| buffered.commit).max().unwrap_or(0);
+    pub fn restore_buffered(&mut self, changes: Vec<BufferedChange>, replaced: Vec<ReplacedValue>) {
+        let newest = changes.iter().map(|change| change.commit).max().unwrap_or(0);
         self.last_commit = self.last_commit.max(newest);
-        self.buffered = BufferedChanges::new(buffered, replaced, self.depth());
+        self.buffered = BufferedChanges::new(changes, replaced, self.depth());
         self.changes_since_write = (0..self.children.len())
             .map(|child| self.buffered_range(&self.children.prefix(child)).len())
             .map(|changes| u8::try_from(changes).unwrap_or(u8::MAX))

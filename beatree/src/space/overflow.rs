@@ -283,7 +283,9 @@ impl GrowingFile for OverflowSpace {
             }
             None => self.pick_largest(count).ok_or_else(|| self.need(count))?,
         };
-        if picked.iter().map(|(_, len)| runs_of(*len)).sum::<u64>() > MAX_RUNS as u64 {
+        if picked.iter().map(|(_, len)| len.div_ceil(MAX_RUN_PAGES.into())).sum::<u64>()
+            > MAX_RUNS as u64
+        {
             return Err(self.need(count));
         }
         picked.sort_unstable();
@@ -314,11 +316,6 @@ impl GrowingFile for OverflowSpace {
     fn geometry(&self) -> FileGeometry {
         self.geometry
     }
-}
-
-/// Number of runs for `len` neighbouring pages: the length of a run is limited.
-fn runs_of(len: u64) -> u64 {
-    len.div_ceil(MAX_RUN_PAGES.into())
 }
 
 fn split_run(start: u64, len: u64, out: &mut Vec<OverflowRun>) {

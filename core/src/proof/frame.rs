@@ -57,12 +57,9 @@ impl<'a> InnerProofs<'a> {
     }
 
     /// Takes the next proof, of one of these kinds. Its header is checked, its records are not.
-    pub(super) fn take(
-        &mut self,
-        kinds: &[ProofKind],
-    ) -> Result<(ProofKind, &'a [u8]), DecodeError> {
+    pub(super) fn take(&mut self, of: &[ProofKind]) -> Result<(ProofKind, &'a [u8]), DecodeError> {
         let mut ahead = self.1;
-        let (kind, sizes) = wire::read_header(self.0, kinds, &mut ahead)?;
+        let (kind, sizes) = wire::read_header(self.0, of, &mut ahead)?;
         let bytes = self.1.bytes(sizes.total().ok_or(DecodeError::Length)?)?;
         Ok((kind, bytes))
     }

@@ -249,17 +249,12 @@ pub(super) enum StartOutcome {
 }
 
 /// Checkpoint `cut`. Leaves the last `kept` numbers of this open. During a load only it and a close make images.
-pub(super) fn start_image(db: &TrieDb, kept: u64, while_loading: bool) -> Result<StartOutcome> {
-    start_image_on(db, &db.store.device, kept, while_loading)
+pub(super) fn start_image(db: &TrieDb, kept: u64, loading: bool) -> Result<StartOutcome> {
+    start_image_on(db, &db.store.device, kept, loading)
 }
 
 /// The same with the image on any device, of this database or of a backup.
-fn start_image_on(
-    db: &TrieDb,
-    device: &Disk,
-    kept: u64,
-    while_loading: bool,
-) -> Result<StartOutcome> {
+fn start_image_on(db: &TrieDb, device: &Disk, kept: u64, loading: bool) -> Result<StartOutcome> {
     // Tip, tries and map are exactly those of the log position where the replay starts.
     let state = |point: LogPoint| {
         let making = db.images.try_begin_image()?;
@@ -270,7 +265,7 @@ fn start_image_on(
         Some((db.commits.tip(), tries, map, making, past))
     };
     let Some((cut, Some((tip, tries, map, making, past)))) =
-        db.commits.sequencer.cut(while_loading, state)?
+        db.commits.sequencer.cut(loading, state)?
     else {
         return Ok(StartOutcome::Busy);
     };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{KeyAccess, KeyState};
 use pleach_beatree::region::{NodePage, Nodes, PartNodes, count_change, count_commit};
-use pleach_beatree::{Region, RegionIndex, RegionState};
+use pleach_beatree::{Region, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::FinishOutput;
@@ -117,11 +117,6 @@ impl<'a> Batch<'a> {
     ) -> Self {
         Self { db, view, accesses, output, learns, policy: db.budget.flush_policy() }
     }
-
-    /// True when a region has few accesses on average.
-    fn is_sparse(&self, regions: &RegionIndex) -> bool {
-        regions.regions().len() * DENSE > self.accesses.len()
-    }
 }
 
 impl PageTask {
@@ -149,7 +144,7 @@ impl Chunk {
         self.clear();
         // With many accesses in a region its memory is cached anyway: prefetching cost a tenth of the finish at 78
         // accesses a region, and saved as much at 2.
-        if batch.is_sparse(&batch.db.index.load()) {
+        if batch.db.index.load().regions().len() * DENSE > batch.accesses.len() {
             for keys in batch.accesses[range.clone()].chunks(KEY_BATCH) {
                 cpu_prefetch(batch.db, keys.iter().map(|access| &access.key), LookupDepth::Fold);
             }

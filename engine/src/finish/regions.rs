@@ -224,18 +224,13 @@ impl Chunk {
     }
 
     /// Adds the nodes of pages and of their parts to the outcome. It holds only pages that learn.
-    fn take_nodes(
-        &mut self,
-        batch: &Batch<'_>,
-        scratch: &mut FoldScratch,
-        outcome: &mut ChunkOutcome,
-    ) {
+    fn take_nodes(&mut self, batch: &Batch<'_>, scratch: &mut FoldScratch, out: &mut ChunkOutcome) {
         let FoldScratch { folder, unhashed, .. } = scratch;
-        outcome.nodes.reserve(unhashed.pages.len());
+        out.nodes.reserve(unhashed.pages.len());
         for PageFold { page, node, treelet, columns } in unhashed.pages.drain(..) {
             let task = &mut self.pages[page];
             let page = task.page.take().filter(|_| !treelet.is_empty());
-            outcome.nodes.push(PageNode {
+            out.nodes.push(PageNode {
                 child: task.child,
                 prefix: task.prefix,
                 node: *folder.watched(node),
@@ -254,7 +249,7 @@ impl Chunk {
             // Parts that can go into a fold by their node.
             let nodes = parts.iter().map(|(prefix, part)| (*prefix, node(part)));
             let nodes = nodes.filter(|(_, node)| kind(node) == NodeKind::Internal).collect();
-            outcome.parts.push((at, Arc::new(nodes)));
+            out.parts.push((at, Arc::new(nodes)));
         }
         for page in &mut self.pages {
             page.page = None;

@@ -63,7 +63,8 @@ impl Round {
                 let batch = prefixes[index..].iter().take(KEY_BATCH);
                 cpu_prefetch(db, batch.map(Prefix::first_key), LookupDepth::Cell);
             }
-            if self.is_covered(prefix) {
+            // The page is part of the rewrite that was added last.
+            if self.rewrites.last().is_some_and(|last| last.range.covers(prefix.first_key())) {
                 continue;
             }
             if let RoundKind::Tidied { behind: None } = kind {
@@ -85,11 +86,6 @@ impl Round {
             }
         }
         read_missing(db, reader, &mut self.rewrites)
-    }
-
-    /// True when this page is part of the rewrite that was added last.
-    fn is_covered(&self, prefix: &Prefix) -> bool {
-        self.rewrites.last().is_some_and(|rewrite| rewrite.range.covers(prefix.first_key()))
     }
 
     fn add_page(

@@ -281,11 +281,8 @@ impl HistoryReplay {
     }
 
     /// Ends the replay: marks the runs used that the history alone names.
-    pub(crate) fn finish_history(
-        mut self,
-        extents: &mut OverflowSpace,
-    ) -> Result<RecoveredHistory> {
-        self.claim_runs(extents)?;
+    pub(crate) fn finish_history(mut self, map: &mut OverflowSpace) -> Result<RecoveredHistory> {
+        self.claim_runs(map)?;
         let Self { undo, from, recorded_begin: stated, values, lost, limits, tip, disk, .. } = self;
         let (mut held, mut held_runs) = (RetiredRuns::new(), Vec::new());
         let mut long_values = Vec::new();
@@ -294,10 +291,10 @@ impl HistoryReplay {
         {
             for run in overflow::runs(&stored) {
                 // A run that is not free is named by a page or a buffered change, or waits to be retired by a flush.
-                if extents.mark_used(run).is_err() {
+                if map.mark_used(run).is_err() {
                     continue;
                 }
-                extents.retire(&[run], start.get())?;
+                map.retire(&[run], start.get())?;
                 held_runs.push(run);
                 if held.back().is_none_or(|(last, _)| *last < start) {
                     held.push_back((start, number));

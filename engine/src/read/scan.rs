@@ -242,7 +242,7 @@ impl Scan {
         }
     }
 
-    /// Goes on by one page.
+    /// Goes on by one page, at an end of what was left: `rest`, also when it is tried again.
     fn step(
         &mut self,
         db: &TrieDb,

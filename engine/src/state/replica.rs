@@ -22,18 +22,14 @@ impl Database {
     /// Runs an operation on the state of commit `base`; in a replica again when a page that it reads has moved.
     ///
     /// # Errors
-    /// Those of `operation`; [`IoError::Forked`](pleach_io::IoError::Forked) in a process that was forked since the
+    /// Those of `read`; [`IoError::Forked`](pleach_io::IoError::Forked) in a process that was forked since the
     /// database was opened.
     #[inline]
-    pub(crate) fn run_read<T>(
-        &self,
-        base: u64,
-        mut operation: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
+    pub(crate) fn run_read<T>(&self, base: u64, mut read: impl FnMut() -> Result<T>) -> Result<T> {
         self.home.check_current()?;
         match &self.replica {
-            None => operation(),
-            Some(replica) => replica.run_read(self, base, operation),
+            None => read(),
+            Some(replica) => replica.run_read(self, base, read),
         }
     }
 }

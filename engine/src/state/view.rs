@@ -130,14 +130,10 @@ impl View {
 
     /// What the view has below a prefix beyond pages and buffered changes: undo of later commits, then overlays over
     /// it. Sorted. The caller holds the region.
-    pub(crate) fn changes_below(
-        &self,
-        prefix: &Prefix,
-        state: &RegionState,
-    ) -> Result<Vec<KeyState>> {
+    pub(crate) fn changes_below(&self, at: &Prefix, state: &RegionState) -> Result<Vec<KeyState>> {
         let behind = state.last_commit() > self.base;
-        let undone = if behind { self.undo_below(prefix)? } else { Vec::new() };
-        Ok(self.merge_overlays(&undone, &[*prefix]))
+        let undone = if behind { self.undo_below(at)? } else { Vec::new() };
+        Ok(self.merge_overlays(&undone, &[*at]))
     }
 
     /// Undo and overlays below `prefix`, whatever pages and buffered changes are by now.

@@ -44,14 +44,8 @@ pub struct RunFile {
 }
 
 impl RunFile {
-    /// The file of this database, with up to `cached` pages in memory.
-    pub fn new(
-        hasher: Hasher,
-        device: Disk,
-        name: &'static str,
-        database: u64,
-        cached: u64,
-    ) -> Self {
+    /// The file of this database, with up to `most` pages in memory.
+    pub fn new(hasher: Hasher, device: Disk, name: &'static str, database: u64, most: u64) -> Self {
         Self {
             hasher,
             device,
@@ -59,7 +53,7 @@ impl RunFile {
             file: OnceLock::new(),
             to_write: OnceLock::new(),
             database,
-            cache: Mutex::new(RunPageCache::new(usize::try_from(cached).unwrap_or(usize::MAX))),
+            cache: Mutex::new(RunPageCache::new(usize::try_from(most).unwrap_or(usize::MAX))),
             unused: Mutex::default(),
             written: AtomicU64::new(0),
         }

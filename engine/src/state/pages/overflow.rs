@@ -128,12 +128,8 @@ pub(crate) fn read_piece(device: &Disk, file: &File, at: u64, count: usize) -> R
 }
 
 /// Reads the pieces of a value from a file that is open for reading.
-pub fn read_pieces(
-    device: &Disk,
-    file: &File,
-    raw: &[u8],
-) -> impl Iterator<Item = Result<PageBuf>> {
-    pieces_of(raw).map(|(at, count)| read_piece(device, file, at, count))
+pub fn read_pieces(disk: &Disk, file: &File, raw: &[u8]) -> impl Iterator<Item = Result<PageBuf>> {
+    pieces_of(raw).map(|(at, count)| read_piece(disk, file, at, count))
 }
 
 /// Puts a value together from its pieces; every page and the value's hash are checked.

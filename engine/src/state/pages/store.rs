@@ -273,12 +273,7 @@ impl Store {
     }
 
     /// Releases a quarantined page, which can be tried again or is not needed any more.
-    pub(crate) fn release_from_quarantine(
-        &self,
-        file: &'static str,
-        namespace: u8,
-        prefix: Prefix,
-    ) {
+    pub(crate) fn release_from_quarantine(&self, file: &str, namespace: u8, prefix: Prefix) {
         if file == LEAF_FILE {
             self.quarantine.release(namespace, prefix);
         }

@@ -110,14 +110,8 @@ impl EntryKind {
     }
 
     /// True when a record may have such an entry. Each state has one form.
-    fn is_canonical(
-        self,
-        ns: u8,
-        trie: TrieKind,
-        [previous, new]: [&Node; 2],
-        is_bare: bool,
-    ) -> bool {
-        let from_none = *previous == TERMINATOR;
+    fn is_canonical(self, ns: u8, trie: TrieKind, [old, new]: [&Node; 2], is_bare: bool) -> bool {
+        let from_none = *old == TERMINATOR;
         let is_plain = trie == TrieKind::Plain;
         if is_plain && ns == 0 {
             return false;
