@@ -409,7 +409,7 @@ pub(super) fn finish_checkpoint(
             overtaken |= *position > cut.position;
         }
     }
-    db.images.fit_image_file(&db.space, &db.store.device, image.file, image.pages.into());
+    db.images.fit_image_file(&db.space, &db.store.device, &image);
     db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);

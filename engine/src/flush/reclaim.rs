@@ -83,19 +83,18 @@ pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
         return Ok(ReclaimOutcome::Busy);
     }
     let reads = trie.space.overflow_stats().live > 0;
-    let DroppedPart { regions: mut all, pages: named, mut aside } = gather_regions(trie, reads);
-    if reads && !named.is_empty() {
-        let found = all.len();
-        if let Err(error) = read_overflow_runs(trie, &named, &mut all) {
-            tracing::warn!(%error, "a dropped namespace cannot be read; it is tried again");
-            return Ok(ReclaimOutcome::Busy);
-        }
-        aside |= all.len() < found;
+    let mut part = gather_regions(trie, reads);
+    if reads
+        && !part.pages.is_empty()
+        && let Err(error) = read_overflow_runs(trie, &mut part)
+    {
+        tracing::warn!(%error, "a dropped namespace cannot be read; it is tried again");
+        return Ok(ReclaimOutcome::Busy);
     }
-    if all.is_empty() {
-        return Ok(if aside { ReclaimOutcome::Unreadable } else { remove_trie(trie) });
+    if part.regions.is_empty() {
+        return Ok(if part.aside { ReclaimOutcome::Unreadable } else { remove_trie(trie) });
     }
-    publish_reclaim(trie, by, &all)
+    publish_reclaim(trie, by, &part.regions)
 }
 
 fn gather_regions(trie: &TrieDb, reads: bool) -> DroppedPart {
@@ -140,11 +139,8 @@ fn gather_regions(trie: &TrieDb, reads: bool) -> DroppedPart {
 ///
 /// # Errors
 /// Of the ring alone.
-fn read_overflow_runs(
-    trie: &TrieDb,
-    named: &[DroppedPage],
-    all: &mut Vec<DroppedRegion>,
-) -> Result<()> {
+fn read_overflow_runs(trie: &TrieDb, part: &mut DroppedPart) -> Result<()> {
+    let DroppedPart { regions: all, pages: named, aside } = part;
     // Pages that enter the cache are removed with the trie.
     let mut reader = PageReader::new(&trie.store, DEPTH, ReadMode::Flush)?;
     let mut bad = vec![false; all.len()];
@@ -169,6 +165,7 @@ fn read_overflow_runs(
         }
     }
     read_pages(trie, &mut reader, &pages, |at, read| take(missing[at], read))?;
+    *aside |= bad.contains(&true);
     let mut bad = bad.into_iter();
     all.retain(|_| !bad.next().unwrap_or(false));
     Ok(())

@@ -86,6 +86,17 @@ fn fetch_with_reader(
     let _guard = db.store.grace_guard();
     let batch = db.store.batch();
     let mut asked = HashSet::new();
+    // Waits for one page, and completes all others that have arrived.
+    let mut complete = |reader: &mut PageReader<()>| -> Result<()> {
+        let mut next = reader.wait(&db.nodes, 1)?;
+        while let Some(((), done)) = next {
+            if let LoadedPage::Leaf(at, page) = done? {
+                each(at, page);
+            }
+            next = reader.poll(&db.nodes);
+        }
+        Ok(())
+    };
     for (index, key) in keys.iter().enumerate() {
         if index.is_multiple_of(KEY_BATCH) {
             cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), LookupDepth::Page);
@@ -95,29 +106,13 @@ fn fetch_with_reader(
             continue;
         }
         if !reader.has_room() {
-            complete(db, reader, each)?;
+            complete(reader)?;
         }
         // A page that is in flight for another thread is waited for when its keys are read.
         reader.enqueue(&db.nodes, PageRequest::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
-        complete(db, reader, each)?;
-    }
-    Ok(())
-}
-
-/// Waits for one page, and completes all others that have arrived.
-fn complete(
-    db: &TrieDb,
-    reader: &mut PageReader<()>,
-    each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
-) -> Result<()> {
-    let mut next = reader.wait(&db.nodes, 1)?;
-    while let Some(((), done)) = next {
-        if let LoadedPage::Leaf(at, page) = done? {
-            each(at, page);
-        }
-        next = reader.poll(&db.nodes);
+        complete(reader)?;
     }
     Ok(())
 }

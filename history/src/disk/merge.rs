@@ -104,13 +104,8 @@ impl DiskMerge {
     /// The merge of neighbours, the oldest first, into a run of this number.
     fn new(file: &Arc<RunFile>, number: u64, runs: Vec<Arc<DiskRun>>) -> Result<Self, Error> {
         let (first, last) = (&runs[0].descriptor, &runs[runs.len() - 1].descriptor);
-        let names = RunDescriptor {
-            number,
-            after: first.after,
-            through: last.through,
-            length: first.length + 1,
-            ..RunDescriptor::default()
-        };
+        let (after, through, length) = (first.after, last.through, first.length + 1);
+        let names = RunDescriptor { number, after, through, length, ..RunDescriptor::default() };
         let keys = runs.iter().map(|run| run.descriptor.keys).sum();
         let mut writer = RunWriter::new(file, names, keys);
         writer.add_value_bytes(runs.iter().map(|run| run.descriptor.value_bytes).sum());

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_io::{Disk, OpenMode};
-use pleach_journal::format::names::{IMAGES, ImageFile, image_name};
+use pleach_journal::format::names::{IMAGES, image_name};
 use pleach_journal::format::position::{BLOCK, LogPos};
-use pleach_journal::format::superblock::Superblock;
+use pleach_journal::format::superblock::{ImageRef, Superblock};
 use pleach_journal::format::superblock_store::SuperblockStore;
 
 use crate::error::{Error, Result};
@@ -61,16 +61,12 @@ impl Drop for ImageGuard {
 }
 
 impl Images {
-    pub(crate) fn new(
-        superblocks: SuperblockStore,
-        incarnation: u32,
-        named: Vec<Arc<DiskRun>>,
-    ) -> Self {
-        let replay = superblocks.newest().replay.position;
-        let cuts = VecDeque::from([superblocks.newest().log_from, replay.align_up(BLOCK)]);
+    pub(crate) fn new(store: SuperblockStore, incarnation: u32, named: Vec<Arc<DiskRun>>) -> Self {
+        let replay = store.newest().replay.position;
+        let cuts = VecDeque::from([store.newest().log_from, replay.align_up(BLOCK)]);
         Self {
             maker: Mutex::new(()),
-            superblocks: Mutex::new(superblocks),
+            superblocks: Mutex::new(store),
             replay_start: AtomicU64::new(replay.get()),
             incarnation,
             numbers: AtomicU64::new(1),
@@ -81,25 +77,19 @@ impl Images {
         }
     }
 
-    /// Checkpoint `shrink-files`, for an image of `pages` pages that was just written: cuts its file if that was made
+    /// Checkpoint `shrink-files`, for an image that was just written: cuts its file if that was made
     /// for a far larger image, and keeps room for the next one ([`Self::reserve_image_room`]).
-    pub(crate) fn fit_image_file(
-        &self,
-        space: &PageSpace,
-        device: &Disk,
-        file: ImageFile,
-        pages: u64,
-    ) {
-        let needed = image_file_bytes(pages);
+    pub(crate) fn fit_image_file(&self, space: &PageSpace, device: &Disk, image: &ImageRef) {
+        let needed = image_file_bytes(image.pages.into());
         let fit = || {
-            let file = device.open(image_name(file), OpenMode::Write)?;
+            let file = device.open(image_name(image.file), OpenMode::Write)?;
             if device.len(&file)? > 2 * needed { device.set_len(&file, needed) } else { Ok(()) }
         };
         if let Err(error) = fit() {
             tracing::warn!(%error, "an image's file stays longer than it has to be");
         }
         self.room.store(0, Ordering::Release);
-        self.reserve_image_room(space, pages);
+        self.reserve_image_room(space, image.pages.into());
     }
 
     /// Keeps room for an image of `pages` pages, and a quarter more, in both files, as far as the device has room: only
