@@ -89,8 +89,7 @@ pub(super) fn assemble(
     }));
     store.begin_batch(recovered.tip.number + 1);
     let limit = budget.node_limit();
-    let files =
-        NodeFiles::open(recovered.hasher, Arc::clone(&store), Arc::clone(&counters), limit, mode)?;
+    let files = NodeFiles::open(recovered.hasher, Arc::clone(&store), limit, mode)?;
     let files = Arc::new(files);
     let tries = recovered.tries.into_iter().map(|found| {
         let index = Index::new(found.regions, |_, changes| changes >= flush_at);

@@ -60,7 +60,6 @@ pub(crate) struct NodeFiles {
     limit: NodeLimit,
     hasher: Hasher,
     pub(super) store: Arc<Store>,
-    counters: Arc<Counters>,
 }
 
 /// The nodes of a trie's regions: in memory, or in branch pages on the device.
@@ -81,7 +80,6 @@ impl NodeFiles {
     pub(crate) fn open(
         hasher: Hasher,
         store: Arc<Store>,
-        counters: Arc<Counters>,
         limit: NodeLimit,
         mode: OpenMode,
     ) -> Result<Self> {
@@ -111,7 +109,6 @@ impl NodeFiles {
             limit,
             hasher,
             store,
-            counters,
         })
     }
 
@@ -160,7 +157,7 @@ impl NodeFiles {
     /// True when there may be nodes to evict. Cheap, for the flush's idle step.
     pub(crate) fn can_evict(&self) -> bool {
         self.limit.is_explicit
-            || self.counters.leaf_pages_with_nodes.load(Ordering::Relaxed) * NODE_BYTES
+            || self.store.counters.leaf_pages_with_nodes.load(Ordering::Relaxed) * NODE_BYTES
                 > self.limit.bytes
     }
 
@@ -297,7 +294,7 @@ impl NodeStore {
         node_page: &NodePage,
         buf: &PageBuf,
     ) -> Result<()> {
-        Counters::add(&self.files.counters.upper_trie_pages_read, 1);
+        Counters::add(&self.files.store.counters.upper_trie_pages_read, 1);
         let mut state = region.write();
         if state.paged_nodes() != Some(*node_page) {
             return Ok(());
@@ -319,7 +316,7 @@ impl NodeStore {
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         self.with_page(node_page, |buf| {
-            Counters::add(&self.files.counters.upper_trie_pages_read, 1);
+            Counters::add(&self.files.store.counters.upper_trie_pages_read, 1);
             let state = region.read();
             if state.is_retired() || state.paged_nodes() != Some(*node_page) {
                 return Ok(false);
@@ -440,7 +437,7 @@ impl NodeStore {
             return Ok(None);
         }
         written?;
-        Counters::add(&self.files.counters.image_bytes, 4096);
+        Counters::add(&self.files.store.counters.image_bytes, 4096);
         self.files.store.buffers.put_back(buf);
         Ok(Some(node_page))
     }
