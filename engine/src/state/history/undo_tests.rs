@@ -250,8 +250,8 @@ fn without_a_history_the_window_begins_with_the_newest_commit_whatever_is_held()
         if let Some(before) = held.checked_sub(1) {
             assert!(undo.load_since(before).is_err(), "{before} of {newest}");
         }
-        let key = (0, &key(1, 0));
-        let listed = |first| undo.changing_commits(key, (first, newest), CommitOrder::Ascending);
+        let key = &key(1, 0);
+        let listed = |first| undo.changing_commits(0, key, first, newest, CommitOrder::Ascending);
         assert_eq!(listed(None).expect("an empty window"), []);
         assert!(newest == 0 || listed(Some(newest)).is_err(), "the value before is not kept");
         // As many as are held: the others take no memory.
