@@ -204,8 +204,6 @@
 #![warn(missing_debug_implementations)]
 
 mod access;
-mod backup;
-mod bad_page;
 mod checkpoint;
 mod commit;
 mod db;
@@ -225,10 +223,8 @@ pub mod observe;
 mod open;
 mod opening;
 mod options;
-mod owner;
 mod phase;
 mod prefetch;
-mod prove;
 mod read;
 mod rollback;
 mod roots;
@@ -238,7 +234,6 @@ mod state;
 mod timings;
 
 pub use access::{Access, AccessKind, MAX_VALUE};
-pub use bad_page::BadPage;
 pub use commit::CommitOptions;
 pub use commit::block::{Block, CommitError};
 pub use commit::changes::Change;
@@ -253,11 +248,12 @@ pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;
 pub use pleach_core::{Hasher, Key, Node, ValueHash, proof, range, witness};
 pub use roots::{Commit, Roots};
+pub use scrub::bad_page::BadPage;
 pub use session::{FinishError, Session, SessionOptions};
 
 /// Reports of an open database about itself.
 pub mod status {
-    pub use crate::backup::CopyReport;
+    pub use crate::db::backup::CopyReport;
     pub use crate::handles::{Holder, OpenHandles};
     pub use crate::opening::{LostHistory, Note, Opening};
     pub use crate::phase::Phase;
@@ -304,7 +300,7 @@ pub mod internals {
     }
 
     pub mod state {
-        pub use crate::bad_page::page_of_value;
+        pub use crate::scrub::bad_page::page_of_value;
         pub use crate::state::history::replaced::stored;
         pub use crate::state::history::undo::Undo;
         pub use crate::state::pages::overflow::{assemble_value, read_pieces, runs};

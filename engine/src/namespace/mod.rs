@@ -3,6 +3,7 @@
 //! A session has one for namespace 0 and makes others when they are asked for; all of them share its one pin.
 
 mod iter;
+mod prove;
 
 use std::fmt;
 use std::ops::{RangeBounds, RangeInclusive};
@@ -16,6 +17,7 @@ use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::{Key, Node};
 use pleach_journal::format::trie_kind::TrieKind;
 
+use self::prove::{differing_keys, keys_of, part_end, prove_change, prove_range};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
 use crate::finish::{ProofRequest, prove};
@@ -23,7 +25,6 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::{MissingItem, PageRequestPurpose, PrefetchRequests};
 use crate::prefetch::value_cache::{PrefetchedValue, SlotPair};
-use crate::prove::{differing_keys, keys_of, part_end, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};

@@ -1,5 +1,8 @@
 //! An open database, as its owner holds it.
 
+pub(crate) mod backup;
+mod owner;
+
 use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::path::Path;
@@ -15,7 +18,8 @@ use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
 use pleach_journal::format::trie_kind::TrieKind;
 
-use crate::backup::{CopyReport, backup};
+use self::backup::{CopyReport, backup};
+use self::owner::Owner;
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
 use crate::handles::{HandleKind, Holder, OpenHandles};
@@ -27,7 +31,6 @@ use crate::open::examine::missing_folder_error;
 use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
-use crate::owner::Owner;
 use crate::rollback::{rollback, rollback_to};
 use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};

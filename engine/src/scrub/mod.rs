@@ -4,6 +4,8 @@
 //! come past the values in memory. A scan gives one commit's pairs whatever is flushed meanwhile, and the pages that it
 //! looks up stay where they are: a page that cannot be used is bad, and is listed.
 
+pub(crate) mod bad_page;
+
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use pleach_journal::format::superblock::Superblock;
 use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::log::{BrokenChain, ScanError, next_record, walk_records};
 
-use crate::bad_page::{BadPage, page_of_value};
+use self::bad_page::{BadPage, page_of_value};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::load::Progress;
