@@ -105,7 +105,7 @@ pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Hasher, KeyedBlake3, keyed_blake3};
 pub use node::{Key, Node, NodeKind, ParseDigitsError, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
-pub use proof::{Limits, Lookup, VerifyError, roots, witness};
+pub use proof::{Limits, Lookup, VerifyError};
 
 /// The examples of the README compile.
 #[cfg(doctest)]

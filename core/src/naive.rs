@@ -30,9 +30,12 @@ use crate::{
     node::{self, Key, Node, TERMINATOR, ValueHash},
     prefix::Prefix,
     proof::{
-        Access, MultiProof, Op, PathProof, ProofKind, Terminal, Witness,
+        Access, Op, ProofKind, Terminal,
+        multi::MultiProof,
+        path::PathProof,
         terminal::terminal_encode,
         wire::{SectionSizes, header},
+        witness::DecodedWitness,
     },
 };
 
@@ -106,11 +109,11 @@ impl NaiveTrie {
     }
 
     /// The witness of a batch on this set; the operations in any order, each key once.
-    pub fn witness(&self, hasher: Hasher, ops: &[Op]) -> Witness {
+    pub fn witness(&self, hasher: Hasher, ops: &[Op]) -> DecodedWitness {
         let mut ops = ops.to_vec();
         ops.sort_unstable_by_key(|op| op.key);
         let keys: Vec<Key> = ops.iter().map(|op| op.key).collect();
-        Witness { proof: self.multi(hasher, &keys), ops }
+        DecodedWitness { proof: self.multi(hasher, &keys), ops }
     }
 
     /// The encoded proof of all pairs from `first` to `last`.

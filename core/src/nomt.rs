@@ -2,7 +2,7 @@
 //!
 //! Roots are the same, so a proof of one is a proof of the other; only order and form differ. Conversions check form,
 //! not truth: a converted proof has to be verified like the original. They work on proofs to be encoded
-//! ([`PathProof::decode`](crate::proof::PathProof::decode) and its like make them from bytes). A proof that the other
+//! ([`PathProof::decode`](crate::proof::path::PathProof::decode) and its like make them from bytes). A proof that the other
 //! side cannot express is a [`ConvertError`].
 //!
 //! * A multiproof without paths has no counterpart: the verifier of `nomt-core` panics on it.
@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::PathProof;
+//! use pleach_core::proof::path::PathProof;
 //! use pleach_core::{Hasher, nomt};
 //!
 //! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
@@ -48,9 +48,12 @@ use crate::{
     node::{self, Key, Node, ValueHash},
     prefix::Prefix,
     proof::{
-        Access, MultiProof, Op, PathProof, Terminal, Witness,
+        Access, Op, Terminal,
+        multi::MultiProof,
+        path::PathProof,
         slots::slots,
         terminal::{MAX_DEPTH, fork},
+        witness::DecodedWitness,
     },
 };
 
@@ -158,7 +161,7 @@ pub fn multi_from(theirs: &TheirMulti) -> Result<MultiProof, ConvertError> {
 }
 
 /// A witness as `nomt-core` has it: the paths in key order. `hasher` is that of its root.
-pub fn witness_to(hasher: Hasher, ours: &Witness) -> Result<TheirWitness, ConvertError> {
+pub fn witness_to(hasher: Hasher, ours: &DecodedWitness) -> Result<TheirWitness, ConvertError> {
     let nodes = nodes(hasher, &ours.proof)?;
     let mut path_proofs = Vec::with_capacity(ours.proof.terminals.len());
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -201,7 +204,7 @@ pub fn witness_to(hasher: Hasher, ours: &Witness) -> Result<TheirWitness, Conver
 }
 
 /// A witness of `nomt-core` as ours. Its paths may be in any order.
-pub fn witness_from(theirs: &TheirWitness) -> Result<Witness, ConvertError> {
+pub fn witness_from(theirs: &TheirWitness) -> Result<DecodedWitness, ConvertError> {
     let mut paths = Vec::with_capacity(theirs.path_proofs.len());
     for WitnessedPath { inner, path } in &theirs.path_proofs {
         let ours = path_from(inner)?;
@@ -251,7 +254,7 @@ pub fn witness_from(theirs: &TheirWitness) -> Result<Witness, ConvertError> {
         left.next_if(|op| terminal.covers(&op.key)).ok_or(ConvertError::UnusedPath)?;
         while left.next_if(|op| terminal.covers(&op.key)).is_some() {}
     }
-    Ok(Witness { proof, ops })
+    Ok(DecodedWitness { proof, ops })
 }
 
 /// The multiproof of these paths, which are in key order.

@@ -15,8 +15,10 @@ use pleach_core::{
     Hasher, Key, Node, TERMINATOR,
     naive::{self, NaiveTrie},
     proof::{
-        NamespaceRoots, ProofKind, block, change, multi, namespace, path, range, wire,
-        wire::SectionSizes, witness,
+        ProofKind, block, change, multi, namespace, path, range,
+        roots::NamespaceRoots,
+        wire::{self, SectionSizes},
+        witness,
     },
 };
 

@@ -5,7 +5,7 @@
 
 use pleach::{Access, Db, Options, SessionOptions, Value};
 use pleach_core::proof::Lookup;
-use pleach_core::{Hasher, Node, witness};
+use pleach_core::{Hasher, Node, proof::witness};
 
 /// What the client does with a block: believes nothing but the root it knows.
 fn verify(

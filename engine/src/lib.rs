@@ -4,7 +4,7 @@
 //! read of the SSD, the trie adds none, and a durable commit costs one sequential append.
 //!
 //! ```
-//! use pleach::{Access, Db, Hasher, Options, SessionOptions, Value, proof, witness};
+//! use pleach::{Access, Db, Hasher, Options, SessionOptions, Value, proof::witness};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -65,7 +65,7 @@
 //! ])?;
 //! for (namespace, witness) in block.take_witnesses() {
 //!     let before = block.prev_roots().get(namespace).ok_or("it has a witness")?;
-//!     let verified = pleach::witness::verify(Hasher::BLAKE3, &witness, &before)?;
+//!     let verified = pleach::proof::witness::verify(Hasher::BLAKE3, &witness, &before)?;
 //!     assert_eq!(Some(*verified.new_root()), block.roots().get(namespace));
 //! }
 //! block.commit()?;
@@ -90,7 +90,7 @@
 //! absent; [`Namespace::prove_range`] proves all pairs of a range, and that there is no other,
 //! [`Namespace::prove_change`] which keys of a range differ from another session's state. Each gives a type of its own
 //! ([`proof::KeyProof`] and the others), bytes that know their verifier. Like a read, a proof is of the state that the
-//! session reads, and the session goes on. [`witness`] and [`mod@proof`] are the verifiers, which need neither the
+//! session reads, and the session goes on. [`mod@proof`] has the verifiers, which need neither the
 //! database nor an operating system (crate `pleach-core`). The roots are those of `nomt-core`.
 //!
 //! ```
@@ -246,7 +246,7 @@ pub use metrics::Metrics;
 pub use namespace::{Iter, Namespace};
 pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;
-pub use pleach_core::{Hasher, Key, Node, ValueHash, proof, range, witness};
+pub use pleach_core::{Hasher, Key, Node, ValueHash, proof, range};
 pub use roots::{Commit, Roots};
 pub use scrub::bad_page::BadPage;
 pub use session::{FinishError, Session, SessionOptions};

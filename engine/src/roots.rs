@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pleach_core::proof::{KeyProof, NamespaceRoots, roots as trie_of_roots};
+use pleach_core::proof::{
+    KeyProof,
+    roots::{self as trie_of_roots, NamespaceRoots},
+};
 use pleach_core::{Hasher, Node, TERMINATOR};
 use pleach_journal::format::trie_kind::TrieKind;
 

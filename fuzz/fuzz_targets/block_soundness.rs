@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use pleach_core::{
     Hasher, TERMINATOR,
     naive::NaiveTrie,
-    proof::{NamespaceRoots, Op, block, change, namespace, path, roots},
+    proof::{
+        Op, block, change, namespace, path,
+        roots::{self, NamespaceRoots},
+    },
 };
 use pleach_fuzz::{Input, block_agrees, through_agrees};
 

@@ -4,7 +4,8 @@
 use pleach_core::{
     Hasher, Node,
     proof::{
-        MultiProof, ProofKind,
+        ProofKind,
+        multi::MultiProof,
         wire::{self, terminal_encode},
     },
 };

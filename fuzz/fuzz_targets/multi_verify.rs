@@ -1,7 +1,7 @@
 //! Multiproofs of any shape, most of them well-formed, about a root that they do not lead to.
 #![no_main]
 
-use pleach_core::{Hasher, proof::PathProof};
+use pleach_core::{Hasher, proof::path::PathProof};
 use pleach_fuzz::{Input, multi_agrees, path_holds};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,7 +1,7 @@
 //! Witnesses of any shape: operations over terminals that belong to no set.
 #![no_main]
 
-use pleach_core::{Hasher, proof::Witness};
+use pleach_core::{Hasher, proof::witness::DecodedWitness};
 use pleach_fuzz::{Input, witness_agrees};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -17,7 +17,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     ops.sort_by_key(|op| op.key);
     ops.dedup_by_key(|op| op.key);
     ops.retain(|op| proof.terminals.iter().any(|terminal| terminal.covers(&op.key)));
-    let witness = Witness { proof, ops };
+    let witness = DecodedWitness { proof, ops };
     if let Ok(bytes) = witness.encode(Hasher::BLAKE3) {
         witness_agrees(&bytes, &root);
     }

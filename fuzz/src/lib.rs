@@ -107,7 +107,7 @@ impl Input<'_> {
 
     /// Terminals in key order (if the input does not insist on another), and as many siblings as
     /// they need, or a few more or less.
-    pub fn proof(&mut self) -> pleach_core::proof::MultiProof {
+    pub fn proof(&mut self) -> pleach_core::proof::multi::MultiProof {
         let count = self.u8() % 12;
         let mut terminals: Vec<Terminal> = (0..count).map(|_| self.terminal()).collect();
         let sort = self.u8();
@@ -133,7 +133,7 @@ impl Input<'_> {
                 other => [other; 32].into(),
             })
             .collect();
-        pleach_core::proof::MultiProof { terminals, siblings }
+        pleach_core::proof::multi::MultiProof { terminals, siblings }
     }
 
     /// Changes an encoding as the rest of the input says.

@@ -328,9 +328,13 @@ impl EngineWitness for PleachWitness {
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
         // The bytes are our own, and a block may have any size.
         let before = pleach_core::Node::ref_of(before);
-        let verified =
-            pleach_core::witness::verify_with(Hasher::BLAKE3, &self.0, before, &Limits::UNLIMITED)
-                .map_err(|error| error.to_string())?;
+        let verified = pleach_core::proof::witness::verify_with(
+            Hasher::BLAKE3,
+            &self.0,
+            before,
+            &Limits::UNLIMITED,
+        )
+        .map_err(|error| error.to_string())?;
         let mut proven = Proven { root: verified.new_root().to_bytes(), ..Proven::default() };
         for op in verified.ops() {
             if op.access.reads() {

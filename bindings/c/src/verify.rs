@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
 use pleach::proof::{KeyProof, KeysProof, Lookup, RangeProof};
-use pleach::{Hasher, Key, Node, witness};
+use pleach::{Hasher, Key, Node, proof::witness};
 
 use crate::bytes::PleachBytes;
 use crate::error::{Failed, Fallible, PleachError, guard};

@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pleach::{Access, SessionOptions};
-use pleach_core::{nomt as convert, proof as ours};
+use pleach_core::{
+    nomt as convert,
+    proof::{path, witness::DecodedWitness},
+};
 
 use crate::database::{Nomt, Shared, with_source};
 use crate::{HashAlgorithm, KeyReadWrite, Root, Value, Witness, proof::PathProof, trie::KeyPath};
@@ -133,7 +136,7 @@ impl<T: HashAlgorithm> Session<T> {
     /// Those of reading.
     pub fn prove(&self, path: KeyPath) -> Result<PathProof> {
         let bytes = Vec::from(self.reading.prove(&path).map_err(with_source)?);
-        let proof = ours::PathProof::decode(self.shared.hasher, &bytes)?;
+        let proof = path::PathProof::decode(self.shared.hasher, &bytes)?;
         Ok(convert::path_to(&proof)?)
     }
 
@@ -178,7 +181,7 @@ impl FinishedSession {
     /// When the engine has made an invalid witness, which is a bug.
     pub fn take_witness(&mut self) -> Option<Witness> {
         let (bytes, hasher) = (self.block.take_witness()?, self.shared.hasher);
-        let witness = ours::Witness::decode(hasher, &bytes).expect("the engine's own bytes");
+        let witness = DecodedWitness::decode(hasher, &bytes).expect("the engine's own bytes");
         Some(convert::witness_to(hasher, &witness).expect("it has a path for each access"))
     }
 

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the functions take pointers and lengths")]
 
 use pleach_core::Hasher;
-use pleach_core::proof::{NamespaceRoots, namespace};
+use pleach_core::proof::{namespace, roots::NamespaceRoots};
 use pleach_wasm::exports;
 use serde_json::{Value, json};
 

@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::{Access, Op, NamespaceRoots, block};
+//! use pleach_core::proof::{Access, Op, block, roots::NamespaceRoots};
 //! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! let mut trie = NaiveTrie::from_iter([([1; 32], [10; 32].into())]);

@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::{ChangeLookup, change};
+//! use pleach_core::proof::change::{self, ChangeLookup};
 //! use pleach_core::Hasher;
 //!
 //! let before: NaiveTrie = (0..9).map(|byte| ([byte; 32], [1; 32].into())).collect();

@@ -74,15 +74,10 @@ pub mod wire;
 pub mod witness;
 
 pub use bytes::{ChangeProof, KeyProof, KeysProof, RangeProof};
-pub use change::ChangeLookup;
 pub use error::{BuildError, DecodeError, EncodeError, Limit, VerifyError};
 pub use limits::Limits;
 pub use lookup::Lookup;
-pub use multi::MultiProof;
 pub use op::{Access, Op};
-pub use path::PathProof;
-pub use roots::NamespaceRoots;
 pub use terminal::Terminal;
 pub use unverified::Unverified;
 pub use wire::ProofKind;
-pub use witness::Witness;

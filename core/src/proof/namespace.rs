@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::{NamespaceRoots, namespace, path};
+//! use pleach_core::proof::{namespace, path, roots::NamespaceRoots};
 //! use pleach_core::{Hasher, Lookup, TERMINATOR};
 //!
 //! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);

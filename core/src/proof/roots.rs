@@ -6,7 +6,8 @@
 //! value hash; one that does not exist has no leaf. Two keys differ in their first byte, so nothing is deeper than 8.
 //!
 //! ```
-//! use pleach_core::proof::{NamespaceRoots, path, roots};
+//! use pleach_core::proof::path;
+//! use pleach_core::proof::roots::{self, NamespaceRoots};
 //! use pleach_core::{Hasher, Lookup, TERMINATOR};
 //!
 //! let roots = NamespaceRoots::from_iter([(0, [7; 32].into()), (9, TERMINATOR)]);
@@ -28,7 +29,7 @@ use super::{
     path::PathProof,
     terminal::Terminal,
     walk::{LeafBatch, fold_leaves},
-    witness::Witness,
+    witness::DecodedWitness,
 };
 use crate::{
     hasher::Hasher,
@@ -117,7 +118,7 @@ impl NamespaceRoots {
         let namespaces: Vec<u8> = accesses.iter().map(|(ns, _)| *ns).collect();
         let ops =
             accesses.iter().map(|(ns, access)| Op { key: namespace_key(*ns), access: *access });
-        Witness { proof: self.multi(hasher, &namespaces), ops: ops.collect() }.encode(hasher)
+        DecodedWitness { proof: self.multi(hasher, &namespaces), ops: ops.collect() }.encode(hasher)
     }
 
     /// The leaf nodes, in key order.

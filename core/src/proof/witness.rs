@@ -47,16 +47,16 @@ use crate::{
     prefix,
 };
 
-/// A multiproof and the operations of a batch, to be encoded.
+/// What a witness says: a multiproof and the operations of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Witness {
+pub struct DecodedWitness {
     /// The terminals of all keys accessed, and no others.
     pub proof: MultiProof,
     /// In key order, each key once.
     pub ops: Vec<Op>,
 }
 
-impl Witness {
+impl DecodedWitness {
     /// The wire encoding.
     pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
         let (mut terminals, mut op_bytes) = (Vec::new(), Vec::new());

@@ -4,7 +4,13 @@ use pleach_core::{
     Hasher, Key, Lookup, ValueHash,
     naive::{NaiveTrie, reads},
     node::value_hash as hash_of,
-    proof::{Access, DecodeError, MultiProof, Op, PathProof, Witness, multi, path, range, witness},
+    proof::{
+        Access, DecodeError, Op,
+        multi::{self, MultiProof},
+        path::{self, PathProof},
+        range,
+        witness::{self, DecodedWitness},
+    },
 };
 use proptest::prelude::*;
 
@@ -101,7 +107,7 @@ fn decoded(hasher: Hasher, trie: &NaiveTrie, keys: &[Key], ops: &[Op]) {
     for (op, terminal) in unverified.ops() {
         assert!(terminal.covers(&op.key) && made.proof.terminals.contains(&terminal));
     }
-    assert_eq!(Witness::decode(hasher, &bytes), Ok(made));
+    assert_eq!(DecodedWitness::decode(hasher, &bytes), Ok(made));
 }
 
 #[test]

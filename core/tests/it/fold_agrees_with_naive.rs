@@ -353,7 +353,7 @@ fn fold_all(case: &Case, folder: &mut Folder) -> (Node, Vec<u8>) {
     check_parts(hasher, case, root.as_slice());
     let Some(Touched { node: root, fragment: proof, .. }) = root else {
         let root = naive(hasher, &case.pairs).root(hasher);
-        return (root, witness::Witness::default().encode(hasher).unwrap());
+        return (root, witness::DecodedWitness::default().encode(hasher).unwrap());
     };
     let sizes = SectionSizes {
         terminals: proof.count,

@@ -4,8 +4,8 @@ use pleach_core::{
     Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
     naive::NaiveTrie,
     proof::{
-        Access, BuildError, DecodeError, NamespaceRoots, Op, ProofKind, block, namespace, path,
-        roots,
+        Access, BuildError, DecodeError, Op, ProofKind, block, namespace, path,
+        roots::{self, NamespaceRoots},
         wire::{self, SectionSizes},
     },
 };

@@ -5,9 +5,11 @@ use pleach_core::{
     naive::NaiveTrie,
     node::{combine, leaf},
     proof::{
-        ChangeLookup, DecodeError, MultiProof, ProofKind, Terminal, change, multi, range,
-        wire::terminal_encode,
-        wire::{self, SectionSizes},
+        DecodeError, ProofKind, Terminal,
+        change::{self, ChangeLookup},
+        multi::{self, MultiProof},
+        range,
+        wire::{self, SectionSizes, terminal_encode},
     },
 };
 

@@ -3,9 +3,11 @@ use pleach_core::{
     Hasher, Lookup, Node, Prefix, TERMINATOR, VerifyError,
     naive::NaiveTrie,
     proof::{
-        Access, DecodeError, MultiProof, Op, PathProof, ProofKind, Terminal, Witness, multi, path,
+        Access, DecodeError, Op, ProofKind, Terminal,
+        multi::{self, MultiProof},
+        path::{self, PathProof},
         wire::{self, SectionSizes},
-        witness,
+        witness::{self, DecodedWitness},
     },
 };
 
@@ -229,7 +231,7 @@ fn operations_out_of_order_scope_or_form() {
 
 #[test]
 fn an_empty_batch_changes_nothing_and_says_nothing() {
-    let bytes = Witness::default().encode(BLAKE3).unwrap();
+    let bytes = DecodedWitness::default().encode(BLAKE3).unwrap();
     assert_eq!(bytes.len(), wire::HEADER_LEN);
     let verified = witness::verify(BLAKE3, &bytes, &ROOT).unwrap();
     assert_eq!((verified.prev_root(), verified.new_root()), (&ROOT, &ROOT));

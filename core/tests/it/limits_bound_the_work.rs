@@ -9,7 +9,7 @@ use crate::common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, 
 use pleach_core::{
     Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
     naive::NaiveTrie,
-    proof::{Access, Limit, NamespaceRoots, Op, block, change, multi, path, range, witness},
+    proof::{Access, Limit, Op, block, change, multi, path, range, roots::NamespaceRoots, witness},
 };
 
 thread_local! {

@@ -10,8 +10,9 @@ use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, TERMINATOR, VerifyError,
     naive::NaiveTrie,
     proof::{
-        Access, Limit, NamespaceRoots, Op, ProofKind, block, change, multi, namespace, path, range,
-        roots, witness,
+        Access, Limit, Op, ProofKind, block, change, multi, namespace, path, range,
+        roots::{self, NamespaceRoots},
+        witness,
     },
 };
 use proptest::prelude::*;

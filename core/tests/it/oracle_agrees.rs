@@ -15,7 +15,12 @@ use pleach_core::{
     Hasher, Key, Lookup, Node, Prefix,
     naive::NaiveTrie,
     nomt::{self, ConvertError},
-    proof::{Access, MultiProof, Op, PathProof, Terminal, Witness, multi, path, witness},
+    proof::{
+        Access, Op, Terminal,
+        multi::{self, MultiProof},
+        path::{self, PathProof},
+        witness::{self, DecodedWitness},
+    },
 };
 
 const BLAKE3: Hasher = Hasher::BLAKE3;
@@ -111,7 +116,7 @@ fn check_update<H: Oracle>(set: &mut NaiveTrie, ops: &[Op]) {
 }
 
 /// The witness as the other crate has it, and checked as its users do: each path, then the reads, then the writes.
-fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
+fn check_witness<H: Oracle>(ours: &DecodedWitness, prev: Node, next: Node) {
     let mut foreign = nomt::witness_to(H::HASHER, ours).expect("has a counterpart");
     let mut updates = Vec::new();
     for (index, path) in foreign.path_proofs.iter().enumerate() {

@@ -9,7 +9,7 @@ use std::path::Path;
 use pleach_core::naive::NaiveTrie;
 use pleach_core::node::value_hash;
 use pleach_core::proof::{Access, ChangeProof, KeyProof, KeysProof, Lookup, Op, RangeProof};
-use pleach_core::{Hasher, Key, ValueHash, witness};
+use pleach_core::{Hasher, Key, ValueHash, proof::witness};
 use serde_json::{Value, json};
 
 fn hex(bytes: impl AsRef<[u8]>) -> String {

@@ -4,7 +4,11 @@ use crate::common::{SPREADS, Spread, below, cases, rng, second, set, some_keys, 
 use pleach_core::{
     Hasher, Key, Lookup, ValueHash,
     naive::NaiveTrie,
-    proof::{BuildError, ChangeLookup, DecodeError, VerifyError, change, range, witness},
+    proof::{
+        BuildError, DecodeError, VerifyError,
+        change::{self, ChangeLookup},
+        range, witness,
+    },
 };
 use rand_chacha::ChaCha8Rng;
 

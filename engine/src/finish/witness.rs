@@ -12,7 +12,7 @@ use pleach_io::ProcessTag;
 
 use crate::metrics::Counters;
 
-/// A witness: bytes for `pleach_core::witness::verify`.
+/// A witness: bytes for `pleach_core::proof::witness::verify`.
 ///
 /// The database takes its memory back when it is dropped, and reuses it for the next one.
 pub struct Witness {

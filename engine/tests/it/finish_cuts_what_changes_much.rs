@@ -3,7 +3,7 @@
 
 use pleach::load::LoadOptions;
 use pleach::{Access, Hasher, Options, SessionOptions, Value};
-use pleach_core::{Key, witness};
+use pleach_core::{Key, proof::witness};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::{Keys, Model, Rng, batch, cases, commit, key, ops};

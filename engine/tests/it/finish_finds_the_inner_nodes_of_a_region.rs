@@ -5,7 +5,7 @@ use crate::common::{Keys, Model, Rng, bytes, key, open, ops};
 use std::ops::Range;
 
 use pleach::load::LoadOptions;
-use pleach::witness::verify;
+use pleach::proof::witness::verify;
 use pleach::{Access, Db, Options, SessionOptions, Value};
 use pleach_core::{Hasher, Key};
 

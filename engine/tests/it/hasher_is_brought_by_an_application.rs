@@ -1,7 +1,10 @@
 //! A database with an application's own hash function is as any other to whoever has that function, and names it to
 //! whoever does not.
 
-use pleach::{Access, Advice, Db, Error, Hasher, Options, SessionOptions, Value, proof, witness};
+use pleach::{
+    Access, Advice, Db, Error, Hasher, Options, SessionOptions, Value,
+    proof::{self, witness},
+};
 use pleach_io::{OsDevice, OsOptions, Threads};
 use pleach_ops::BackupOptions;
 use pleach_ops::repair::{RepairOptions, repair_on};

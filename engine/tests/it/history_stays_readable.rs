@@ -292,7 +292,7 @@ fn readers_beside_commits_see_their_commit_or_are_told() {
                             Ok(mut block) => {
                                 let proof = block.take_witness().expect("asked for");
                                 let verified =
-                                    pleach::witness::verify(Hasher::BLAKE3, &proof, &root)
+                                    pleach::proof::witness::verify(Hasher::BLAKE3, &proof, &root)
                                         .expect("valid");
                                 assert_eq!(verified.op_count(), 8);
                             }

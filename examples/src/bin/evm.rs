@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pleach::range::with_prefix;
-use pleach::{Db, Node, Options, Session, SessionOptions, witness};
+use pleach::{Db, Node, Options, Session, SessionOptions, proof::witness};
 use pleach_examples::evm::chain::{TOKEN, VAULTS, WORDS, blocks, genesis, token_slot, user};
 use pleach_examples::evm::{
     ACCOUNTS, Block, HASHER, Reader, STORAGE, account_key, account_value, create, execute, prove,

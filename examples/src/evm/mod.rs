@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use pleach::proof::{BuildError, NamespaceRoots, namespace, path};
+use pleach::proof::{BuildError, namespace, path, roots::NamespaceRoots};
 use pleach::{Access, Db, Hasher, Key, Node, Options, Session, SessionOptions, Value};
 use revm::bytecode::Bytecode;
 use revm::context::TxEnv;

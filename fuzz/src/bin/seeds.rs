@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_core::Hasher;
-use pleach_core::proof::{NamespaceRoots, block, namespace};
+use pleach_core::proof::{block, namespace, roots::NamespaceRoots};
 use pleach_fuzz::Input;
 use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;

@@ -6,7 +6,9 @@ use pleach_core::{
     naive::NaiveTrie,
     node::{self, Combination},
     prefix::common_len,
-    proof::{Access, MultiProof, Op, Terminal, Witness, wire::terminal_encode},
+    proof::{
+        Access, Op, Terminal, multi::MultiProof, wire::terminal_encode, witness::DecodedWitness,
+    },
 };
 
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -63,7 +65,7 @@ fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op>
 }
 
 /// The decoded records, before anything is hashed.
-pub(crate) fn decode(hasher: Hasher, bytes: &[u8], witness: bool) -> Option<Witness> {
+pub(crate) fn decode(hasher: Hasher, bytes: &[u8], witness: bool) -> Option<DecodedWitness> {
     let (terminal_count, op_count) = (u32_at(bytes, 8)?, u32_at(bytes, 12)?);
     let (terminal_len, op_len) = (u32_at(bytes, 20)?, u32_at(bytes, 24)?);
     let mut rest = bytes.get(32..)?;
@@ -81,7 +83,7 @@ pub(crate) fn decode(hasher: Hasher, bytes: &[u8], witness: bool) -> Option<Witn
     if witness && used != terminals.len() {
         return None;
     }
-    let decoded = Witness { proof: MultiProof { terminals, siblings }, ops };
+    let decoded = DecodedWitness { proof: MultiProof { terminals, siblings }, ops };
     let again =
         if witness { decoded.encode(hasher).ok()? } else { decoded.proof.encode(hasher).ok()? };
     let sorted = decoded.ops.is_sorted_by(|a, b| a.key < b.key);
@@ -175,7 +177,7 @@ pub(crate) fn range(hasher: Hasher, bytes: &[u8], root: &Node, first: &Key, last
     if first > last || multi.len() < 32 || std::mem::replace(&mut multi[5], 2) != 4 {
         return false;
     }
-    let Some(Witness { proof, .. }) = decode(hasher, &multi, false) else { return false };
+    let Some(DecodedWitness { proof, .. }) = decode(hasher, &multi, false) else { return false };
     let mut next = Some(*first);
     for terminal in &proof.terminals {
         // The terminal before reached the end, or left a gap.
@@ -375,7 +377,7 @@ fn of_roots(terminal: &Terminal) -> bool {
 /// The new root over all, if the block holds.
 pub(crate) fn block(hasher: Hasher, bytes: &[u8], over_all: &Node) -> Option<Node> {
     let (0, outer, inner) = frame(hasher, bytes, 8)? else { return None };
-    let Witness { proof, ops } = decode(hasher, outer, true)?;
+    let DecodedWitness { proof, ops } = decode(hasher, outer, true)?;
     proof.terminals.iter().all(of_roots).then_some(())?;
     let mut inner = inner.into_iter();
     let mut leads = |from: Node, to: Node| {
@@ -413,7 +415,7 @@ pub(crate) fn through<'a>(hasher: Hasher, bytes: &'a [u8], over_all: &Node) -> O
     // But for its kind and the order of its siblings it is a multiproof.
     let mut multi = outer.to_vec();
     (multi.len() >= 32 && std::mem::replace(&mut multi[5], 2) == 1).then_some(())?;
-    let Witness { mut proof, .. } = decode(hasher, &multi, false)?;
+    let DecodedWitness { mut proof, .. } = decode(hasher, &multi, false)?;
     proof.siblings.reverse();
     let mut key = [0; 32];
     key[0] = ns;

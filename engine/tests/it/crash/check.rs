@@ -1,7 +1,7 @@
 //! Checks that what a crash has left is the state of a commit that may be there, whole, and fit for work.
 
 use pleach::{Access, Hasher, SessionOptions};
-use pleach_core::witness;
+use pleach_core::proof::witness;
 use pleach_io::sim::SimDisk;
 
 use super::workload::{batch, commit_one};
