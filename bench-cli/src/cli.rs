@@ -65,7 +65,7 @@ pub enum Command {
 pub fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "nomt-bench", &mut text);
-    crate::print(&String::from_utf8_lossy(&text))
+    crate::output::print(&String::from_utf8_lossy(&text))
 }
 
 /// Writes manual pages into a folder.
@@ -81,7 +81,7 @@ pub fn parse() -> core::result::Result<Cli, Option<Error>> {
         use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand as Bare;
         if !error.use_stderr() || error.kind() == Bare {
             // A reader that has gone wants no more of it.
-            let _ = crate::print(&error.to_string());
+            let _ = crate::output::print(&error.to_string());
             return None;
         }
         // clap prints several paragraphs: the message, then perhaps a tip, then the usage.

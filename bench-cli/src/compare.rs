@@ -155,7 +155,7 @@ pub fn run(args: &CompareArgs, flags: &Flags) -> Result<()> {
             continue;
         }
         if !flags.quiet && signals::caught().is_none() {
-            crate::say(&format!("{number} of {}: {name}", steps.len()));
+            crate::output::say(&format!("{number} of {}: {name}", steps.len()));
         }
         match measure(&at, name, arguments) {
             Ok(document) => documents.push(document),
@@ -173,10 +173,14 @@ pub fn run(args: &CompareArgs, flags: &Flags) -> Result<()> {
     report::write_page(&page, &documents, &missing)?;
     report::write_json(&flags.json.clone().unwrap_or_else(|| at.join("compare.json")), &documents)?;
     if !documents.is_empty() {
-        crate::print(&format!("{}\nthe page: {}\n", report::matrix(&documents), page.display()))?;
+        crate::output::print(&format!(
+            "{}\nthe page: {}\n",
+            report::matrix(&documents),
+            page.display()
+        ))?;
     }
     for text in &missing {
-        crate::say(&format!("nomt-bench: {text}"));
+        crate::output::say(&format!("nomt-bench: {text}"));
     }
     match (signals::caught(), failed.len()) {
         (Some(signal), _) if documents.is_empty() => Err(Error::Interrupted(signal)),

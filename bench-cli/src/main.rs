@@ -9,6 +9,7 @@
 //!                ├─ draw, measure, machine, flags
 //!                └─ engine    the trait and one adapter an engine
 //! parent       report    results as a table, JSON, a page, README's tables, plots
+//! all          output    the two ways to print
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no public interface")]
@@ -33,6 +34,7 @@ mod job_context;
 mod kills;
 mod machine;
 mod measure;
+mod output;
 mod progress;
 mod report;
 mod results;
@@ -40,10 +42,9 @@ mod run;
 mod signals;
 mod work;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
-use error::{Error, Result};
+use error::Error;
 use work::Workload;
 
 fn main() -> ExitCode {
@@ -69,22 +70,6 @@ fn main() -> ExitCode {
 }
 
 fn failed(error: &Error) -> ExitCode {
-    say(&format!("nomt-bench: {}", error::one_line(&error.to_string())));
+    output::say(&format!("nomt-bench: {}", error::one_line(&error.to_string())));
     ExitCode::from(error.code())
-}
-
-/// Prints a line on standard error. If that fails, there is nobody to tell.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
-
-/// Prints a text. A reader that stops reading (`head`) is no failure; a full device is one.
-fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::Failed(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
 }

@@ -29,7 +29,7 @@ impl ProgressReporter {
             let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
             self.shown = true;
         } else if self.is_due(Instant::now()) {
-            crate::say(&format!("nomt-bench: {text}"));
+            crate::output::say(&format!("nomt-bench: {text}"));
         }
     }
 

@@ -48,7 +48,7 @@ impl RunningChild {
             };
             match serde_json::from_str(&line) {
                 Ok(said) => return Some(said),
-                Err(_) => crate::say(&line),
+                Err(_) => crate::output::say(&line),
             }
         }
     }
@@ -461,7 +461,7 @@ fn root(flags: &Flags, reuses: bool) -> Result<RunRoot> {
     let made = made.map_err(|error| named(&at, error))?;
     if flags.keep {
         let kept = made.keep();
-        crate::say(&format!("nomt-bench: keeping {}", kept.display()));
+        crate::output::say(&format!("nomt-bench: keeping {}", kept.display()));
         return Ok((kept, None, None));
     }
     signals::remove_at_end(made.path().to_owned());

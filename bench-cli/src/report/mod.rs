@@ -114,7 +114,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let ReportArgs { results, page, readme, plots, mixed } = args;
     let documents = read(results)?;
     if page.is_none() && readme.is_none() && plots.is_none() {
-        return crate::print(&documents.iter().map(table).collect::<Vec<_>>().join("\n"));
+        return crate::output::print(&documents.iter().map(table).collect::<Vec<_>>().join("\n"));
     }
     let origin = origin(&documents, *mixed)?;
     if let Some(path) = page {
@@ -152,7 +152,7 @@ pub fn publish(
         runs,
         notes,
     };
-    let printed = crate::print(&table(&document));
+    let printed = crate::output::print(&table(&document));
     if let Some(path) = &flags.json {
         write_json(path, &document)?;
     }
