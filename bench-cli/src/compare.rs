@@ -46,7 +46,6 @@ import --leaves 1000
 history --shards 100 --len 200 --keys 10 --rounds 1
 proof --log2 10 --count 1,16 --rounds 1
 auth --sizes 100 --rounds 1
-hash --rounds 1
 soak --log2 10 --batch 100 --batches 8 --warmup 1
 recover --log2 10 --batch 100 --kills 1
 device --size-mib 16 --millis 10 --no-fio";
@@ -67,7 +66,6 @@ history --shards none,100,2000 --len 10000 --keys 1000 --rounds 3
 history-synced --shards 100,2000 --len 10000 --keys 1000 --rounds 3 --durability commit
 proof --log2 18 --rounds 5
 auth --sizes 100,1000,10000 --rounds 5
-hash
 soak --log2 18 --batch 5000 --batches 100
 recover --log2 16 --batch 1000 --kills 5
 device --millis 200 --no-fio";
@@ -103,7 +101,6 @@ history --shards none,100,500,1000,2000,5000,10000,50000 --len 10000,100000,5000
 history-synced --shards 100,2000 --len 10000,100000 --durability commit
 proof --log2 22
 auth
-hash --rounds 101
 soak --minutes 10
 recover --kills 50
 device --millis 5000";
@@ -196,7 +193,7 @@ fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static st
         let step = Step::try_parse_from([&["nomt-bench".to_owned()], words].concat());
         step.map_err(|error| Error::Failed(format!("{words:?}: {error}")))
     };
-    let plain = parsed(&["hash".to_owned()])?.flags;
+    let plain = parsed(&["auth".to_owned()])?.flags;
     let Flags { seed, cache_mib, reset, quiet, .. } = *flags;
     let Flags { backend, peer_arg, dir, json, report, .. } = flags.clone();
     let taken =
@@ -328,7 +325,7 @@ mod tests {
 
     #[test]
     fn all_steps_are_valid_and_their_files_have_different_names() {
-        let flags = Step::parse_from(["nomt-bench", "hash"]).flags;
+        let flags = Step::parse_from(["nomt-bench", "auth"]).flags;
         for (size, all) in [(Size::Smallest, SMALLEST), (Size::Quick, QUICK), (Size::Full, FULL)] {
             let all = all.lines().count();
             let args = CompareArgs { size, only: Vec::new(), backend: vec!["all".to_owned()] };

@@ -1,9 +1,11 @@
-//! Hashing in batches against one call a message; `--bench hashing` prints time a batch.
+//! Hashing in batches against one call a message, and hash functions beside each other; `--bench hashing` prints time a
+//! batch.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::Hasher;
+use sha3::Digest as _;
 
 fn nodes_of(hasher: Hasher, c: &mut Criterion) {
     let mut group = c.benchmark_group(format!("hash64/{}", hasher.name()));
@@ -62,12 +64,33 @@ fn values_of(hasher: Hasher, c: &mut Criterion, stride: usize, lens: &[u8]) {
     }
 }
 
+type Function = fn(&[u8]) -> [u8; 32];
+
+/// Whole messages, one a call, beside Keccak-256.
+fn messages(c: &mut Criterion) {
+    let functions: [(&str, Function); 3] = [
+        ("blake3", |message| Hasher::BLAKE3.hash(message)),
+        ("sha-256", |message| Hasher::SHA2_256.hash(message)),
+        ("keccak-256", |message| sha3::Keccak256::digest(message).into()),
+    ];
+    let message: Vec<u8> = (0..4096_u32).map(|at| at.to_le_bytes()[0]).collect();
+    for (name, function) in functions {
+        let mut group = c.benchmark_group(format!("message/{name}"));
+        for size in [32, 64, 256, 1024, 4096] {
+            group.throughput(Throughput::Bytes(size as u64));
+            group.bench_with_input(BenchmarkId::from_parameter(size), &size, |b, &size| {
+                b.iter(|| function(black_box(&message[..size])));
+            });
+        }
+    }
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .warm_up_time(std::time::Duration::from_millis(100))
         .measurement_time(std::time::Duration::from_millis(400))
         .sample_size(20);
-    targets = nodes, values
+    targets = nodes, values, messages
 }
 criterion_main!(benches);

@@ -3,14 +3,13 @@
 //! * [`transfer`], [`block`], [`soak`], [`recover`]: what a node does, batch after batch, with a clock ([`meter`]);
 //! * [`bank`], [`history`]: transactions of plain stores; [`overlay`], [`threshold`], [`flatten`], [`erc20`]: blocks in
 //!   memory and committed ones, over accounts and contracts ([`ledger`]);
-//! * [`import`], [`auth`], [`proof`], [`hash`]: single parts.
+//! * [`import`], [`auth`], [`proof`]: single parts.
 
 pub mod auth;
 pub mod bank;
 pub mod block;
 pub mod erc20;
 pub mod flatten;
-pub mod hash;
 pub mod history;
 pub mod import;
 mod ledger;
@@ -72,8 +71,6 @@ pub enum Workload {
     History(history::HistoryArgs),
     /// Path proofs, multiproofs, witnesses and ranges: made and verified
     Proof(proof::ProofArgs),
-    /// Hash functions, and trie nodes hashed in batches
-    Hash(hash::HashArgs),
 }
 
 impl Workload {
@@ -94,7 +91,6 @@ impl Workload {
             Self::Auth(_) => "auth",
             Self::History(_) => "history",
             Self::Proof(_) => "proof",
-            Self::Hash(_) => "hash",
         }
     }
 }
@@ -156,7 +152,6 @@ pub fn plan(work: &Workload, flags: &Flags) -> Result<WorkPlan> {
         Workload::Auth(args) => Ok(args.plan()),
         Workload::History(args) => Ok(args.plan()),
         Workload::Proof(args) => args.plan(),
-        Workload::Hash(args) => args.plan(),
     }
 }
 
@@ -177,7 +172,6 @@ pub fn run(work: &Workload, side: &mut JobContext) -> Result<()> {
         Workload::Auth(args) => auth::run(args, side),
         Workload::History(args) => history::run(args, side),
         Workload::Proof(args) => proof::run(args, side),
-        Workload::Hash(args) => hash::run(args, side),
     }
 }
 
