@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::engine::{self, Engine, EngineKind, Root, Setup};
 use crate::error::{Error, Result, usage};
 use crate::flags::Flags;
-use crate::measure::{Figure, hex};
+use crate::measure::{Figure, Unit, hex};
 use crate::signals;
 
 /// Version of the files beside a database.
@@ -177,6 +177,11 @@ impl JobContext {
         self.say(&ChildMessage::Figure(figure))
     }
 
+    /// Reports a single number.
+    pub fn value(&self, case: &str, name: &str, unit: Unit, value: f64) -> Result<()> {
+        self.figure(Figure::one(case, name, unit, value))
+    }
+
     pub fn note(&self, text: impl Into<String>) -> Result<()> {
         self.say(&ChildMessage::Note(text.into()))
     }
@@ -230,6 +235,19 @@ impl JobContext {
     pub fn open_in(&self, folder: PathBuf, keys: u64) -> Result<Box<dyn Engine>> {
         let cache_mib = self.flags.cache_mib;
         engine::open(self.kind, &Setup { folder, flags: &self.flags, keys, cache_mib })
+    }
+
+    /// Creates a database in a new folder below the child's, and reports its settings. Dropping the folder removes it.
+    pub fn open_new(&self, keys: u64) -> Result<(tempfile::TempDir, Box<dyn Engine>)> {
+        let folder = self.scratch()?;
+        let engine = self.open_in(folder.path().to_owned(), keys)?;
+        self.settings(&*engine)?;
+        Ok((folder, engine))
+    }
+
+    /// Ends background work that would go on while the clock stands still.
+    pub fn settle(&self, engine: &mut dyn Engine) -> Result<()> {
+        if self.kind.caps().works_on { engine.drain(0) } else { Ok(()) }
     }
 
     /// Another engine in a folder, as an oracle.

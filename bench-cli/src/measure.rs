@@ -6,6 +6,8 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
+
 /// Longest time that can be recorded: ten hours, in nanoseconds.
 const LONGEST: u64 = 36_000_000_000_000;
 
@@ -174,6 +176,12 @@ impl Times {
         }
     }
 
+    /// A rate of the whole, with the spread of its parts, each of `operations`.
+    pub fn rate(&self, case: &str, name: &str, operations: u64, rate: f64) -> Figure {
+        let parts = self.per_second(case, name, operations);
+        Figure { p50: rate, low: parts.low.min(rate), high: parts.high.max(rate), ..parts }
+    }
+
     fn scaled(&self, case: &str, name: &str, unit: Unit, times: f64, tail: bool) -> Figure {
         let at = |quantile| float(self.histogram.value_at_quantile(quantile)) * times;
         let tail = tail.then(|| Tail {
@@ -197,6 +205,12 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let from = Instant::now();
     let made = work();
     (from.elapsed(), made)
+}
+
+/// The same of work that may fail.
+pub fn tried<T>(work: impl FnOnce() -> Result<T>) -> Result<(Duration, T)> {
+    let (took, made) = timed(work);
+    Ok((took, made?))
 }
 
 /// A number with its thousands apart.

@@ -17,7 +17,7 @@ use crate::engine::{Engine, EngineKind, PlainKey, Root, StateAccess};
 use crate::error::{Result, wrong};
 use crate::flags::count;
 use crate::job_context::JobContext;
-use crate::measure::{Times, grouped, timed};
+use crate::measure::{Times, grouped, timed, tried};
 
 type AuthPair = (Key, u64);
 
@@ -28,13 +28,8 @@ const BLOCKS: usize = 3;
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct AuthArgs {
     /// Numbers of pairs
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "100,500,1000,5000,10000,50000,100000",
-        value_parser = count::<u64>(2..=10_000_000)
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+        default_value = "100,500,1000,5000,10000,50000,100000", value_parser = count::<u64>(2..=10_000_000))]
     sizes: Vec<u64>,
 }
 
@@ -183,10 +178,8 @@ impl AuthBench {
     /// What an engine does, on an empty database: a block is begun, finished and committed on the clock; its accesses
     /// are there before.
     fn engine(&self, side: &JobContext, figures: &mut AuthTimes) -> Result<()> {
-        let folder = side.scratch()?;
-        let mut opened = side.open_in(folder.path().to_owned(), self.state.len() as u64)?;
+        let (_folder, mut opened) = side.open_new(self.state.len() as u64)?;
         let engine = &mut *opened;
-        side.settings(engine)?;
         let mut roots = Vec::new();
         if side.kind.caps().merkle {
             let blocks = self.accesses();
@@ -244,13 +237,12 @@ fn get<'a>(pairs: &[AuthPair], of: impl Fn(&Key) -> Option<&'a u64>) -> Result<D
 fn read_all(engine: &mut dyn Engine, pairs: &[AuthPair]) -> Result<Duration> {
     let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
     let mut right = 0;
-    let (took, done) = timed(|| {
+    let (took, ()) = tried(|| {
         engine.begin(false)?;
         engine.read(0, &keys, &mut |at, value| {
             right += usize::from(value == Some(&pairs[at].1.to_le_bytes()[..]));
         })
-    });
-    done?;
+    })?;
     engine.discard()?;
     if right == pairs.len() {
         Ok(took)

@@ -23,7 +23,7 @@ use crate::error::{Error, Result, wrong};
 use crate::flags::{Durability, count};
 use crate::job_context::JobContext;
 use crate::machine::{ResourceUsage, folder_bytes};
-use crate::measure::{Figure, Times, Unit, float, grouped, hex, ratio, timed};
+use crate::measure::{Figure, Times, Unit, float, grouped, hex, ratio, tried};
 use crate::signals;
 
 /// What every account begins with, and the largest amount of a transfer.
@@ -268,9 +268,7 @@ impl Pace {
     /// Transfers a second, with some time on top.
     fn rate(&self, case: &str, name: &str, part: u64, further: Duration) -> Figure {
         let rate = float(self.transfers) / (self.clock + further).as_secs_f64().max(1e-9);
-        let spread = self.parts.per_second(case, name, part);
-        let (low, high) = (spread.low.min(rate), spread.high.max(rate));
-        Figure { p50: rate, low, high, ..spread }.committed()
+        self.parts.rate(case, name, part, rate).committed()
     }
 }
 
@@ -317,16 +315,12 @@ struct TransferRound {
 
 impl Bank<'_> {
     fn round(&mut self, side: &mut JobContext) -> Result<()> {
-        let folder = side.scratch()?;
-        let mut engine = side.open_in(folder.path().to_owned(), self.args.plan().keys)?;
-        side.settings(&*engine)?;
+        let (folder, mut engine) = side.open_new(self.args.plan().keys)?;
         let start = &mut self.accounts.pairs(0, 0);
-        let works_on = side.kind.caps().works_on;
-        let (load, done) = timed(|| {
+        let (load, ()) = tried(|| {
             engine.load(start)?;
-            if works_on { engine.drain(0) } else { Ok(()) }
-        });
-        done?;
+            side.settle(&mut *engine)
+        })?;
         self.took.load.record(load);
         engine.pause(true);
         let (from, pending) = (ResourceUsage::now(), engine.pending());
@@ -337,19 +331,15 @@ impl Bank<'_> {
             let until = (desk.drawn + self.part).min(self.args.transfers);
             desk.engine.pause(false);
             self.transfer(&mut desk, until, |took| &mut took.alone)?;
-            if works_on && side.is_turn_ending() {
-                let (drain, done) = timed(|| desk.engine.drain(0));
-                done?;
-                self.took.drain += drain;
+            if side.is_turn_ending() {
+                self.took.drain += tried(|| side.settle(&mut *desk.engine))?.0;
             }
             desk.engine.pause(true);
             side.progress(desk.drawn, self.args.transfers)?;
         }
         desk.engine.pause(false);
-        let (sync, done) = timed(|| desk.engine.sync());
-        done?;
-        let (drain, done) = timed(|| desk.engine.drain(pending));
-        done?;
+        let (sync, ()) = tried(|| desk.engine.sync())?;
+        let (drain, ()) = tried(|| desk.engine.drain(pending))?;
         self.took.last_sync.record(sync);
         self.took.drain += sync + drain;
         let written = ResourceUsage::now().since(&from).written;
@@ -391,13 +381,12 @@ impl Bank<'_> {
         if took.reads.count() > 0 {
             side.figure(took.beside.rate(case, "transfers beside readers", part, zero))?;
             side.figure(took.reads.each(case, "a read beside transfers", READS))?;
-            let sums = float(took.sums);
-            side.figure(Figure::one(case, "sums beside, conserved", Unit::Count, sums))?;
+            side.value(case, "sums beside, conserved", Unit::Count, float(took.sums))?;
         }
         if took.pairs > 0 {
             side.figure(took.scan.each(case, "a pair scanned", took.pairs))?;
         }
-        side.figure(Figure::one(case, "size of the files", Unit::Bytes, float(took.files)))
+        side.value(case, "size of the files", Unit::Bytes, float(took.files))
     }
 
     /// Draws and does transfers until so many are drawn. The clock stands while they are drawn.
@@ -416,7 +405,7 @@ impl Bank<'_> {
             desk.commits += 1;
             let sync = self.sync_every > 0 && desk.commits.is_multiple_of(self.sync_every);
             let before = desk.logged;
-            let (took, done) = timed(|| {
+            let (took, ()) = tried(|| {
                 desk.engine.transact(sync, &mut |tx| {
                     desk.logged = before;
                     for transfer in &batch {
@@ -425,8 +414,7 @@ impl Bank<'_> {
                     }
                     Ok(())
                 })
-            });
-            done?;
+            })?;
             pace(&mut self.took).add(count, took, self.part);
         }
         Ok(())
@@ -482,8 +470,7 @@ impl Bank<'_> {
                     took.pairs += 1;
                     true
                 };
-                let (scan, done) = timed(|| view.scan(&[], &mut count));
-                done?;
+                let (scan, ()) = tried(|| view.scan(&[], &mut count))?;
                 took.scan.record(scan);
                 let mut compared = Ok(());
                 view.scan(&[], &mut |key, found| {

@@ -27,7 +27,7 @@ use crate::engine::{Engine, EngineKind, Op, PlainKey, StateAccess};
 use crate::error::{Error, Result, usage, wrong};
 use crate::flags::{count, switch};
 use crate::job_context::{JobContext, JobStage};
-use crate::measure::{Figure, Times, Unit, grouped};
+use crate::measure::{Times, Unit, grouped};
 
 const DOMAIN: &[u8; 24] = b"pleach-bench block    v1";
 
@@ -307,10 +307,8 @@ pub fn run(args: &BlockArgs, side: &mut JobContext) -> Result<()> {
         blocks.note(&drawn);
         side.progress(at, args.warmup)?;
     }
-    if side.kind.caps().works_on {
-        // What the load has left belongs to no block.
-        engine.drain(0)?;
-    }
+    // What the load has left belongs to no block.
+    side.settle(&mut *engine)?;
     match args.rate {
         None => closed(args, side, &mut *engine, &mut blocks, witness)?,
         Some(rate) => open(args, side, &mut *engine, &mut blocks, (rate, witness))?,
@@ -402,7 +400,7 @@ fn open(
         let case = format!("{name}, {rate} blocks a second");
         side.figure(late.latencies(&case, "from due to committed").committed())?;
         side.figure(service.latencies(&case, "finish + commit").committed())?;
-        side.figure(Figure::one(&case, "most blocks late at a time", Unit::Count, backlog))?;
+        side.value(&case, "most blocks late at a time", Unit::Count, backlog)?;
         if beside.is_some() {
             side.note(format!("{name}: {worked} were begun, of {} blocks", grouped(late.count())))?;
         }

@@ -10,7 +10,7 @@ use super::{WorkPlan, draws};
 use crate::error::Result;
 use crate::flags::count;
 use crate::job_context::JobContext;
-use crate::measure::{Figure, Unit, float, grouped, timed};
+use crate::measure::{Unit, float, grouped, tried};
 
 /// Accounts that are no contracts, where `--eoa` does not say another number.
 pub const ACCOUNTS: u64 = 2_000_000;
@@ -56,14 +56,12 @@ pub fn run(args: &Erc20Args, side: &mut JobContext) -> Result<()> {
     let engine = &mut *opened;
     let mut known = KnownItems::new();
     // What a load leaves to the background belongs to it.
-    let works_on = side.kind.caps().works_on;
-    let (import, loaded) = timed(|| {
+    let (import, ()) = tried(|| {
         ledger.load(engine, side.kind, &known)?;
-        if works_on { engine.drain(0) } else { Ok(()) }
-    });
-    loaded?;
+        side.settle(engine)
+    })?;
     let rate = float(ledger.keys()) / import.as_secs_f64();
-    side.figure(Figure::one("genesis", "import of keys", Unit::PerSecond, rate))?;
+    side.value("genesis", "import of keys", Unit::PerSecond, rate)?;
     side.check_root("root of the genesis", engine.root().as_ref())?;
     engine.pause(true);
 
@@ -89,9 +87,7 @@ pub fn run(args: &Erc20Args, side: &mut JobContext) -> Result<()> {
         meter.hand_over(engine, side)?;
         if done == 0 {
             // It has paid for what the load had not cached, and for what it has left to the background itself.
-            if works_on {
-                engine.drain(0)?;
-            }
+            side.settle(engine)?;
             meter = Meter::new(engine, side);
         }
         done += 1;

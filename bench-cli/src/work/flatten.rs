@@ -28,13 +28,8 @@ type FlattenLayer = BTreeMap<Key, Option<u64>>;
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct FlattenArgs {
     /// Overlays over each other
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "4,16,64,128",
-        value_parser = count::<u64>(1..=4096)
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,16,64,128",
+        value_parser = count::<u64>(1..=4096))]
     layers: Vec<u64>,
     /// Changes of an overlay
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = count::<u64>(1..=1_000_000))]
@@ -193,9 +188,7 @@ fn on_loaded(
     side: &JobContext,
     run: impl FnOnce(&mut PleachEngine, &Db) -> Result<Root>,
 ) -> Result<Root> {
-    let folder = side.scratch()?;
-    let mut engine = side.open_in(folder.path().to_owned(), LOADED)?;
-    side.settings(&*engine)?;
+    let (_folder, mut engine) = side.open_new(LOADED)?;
     engine.load(&mut (0..LOADED).map(|id| (PlainKey::from(account_key(id)), value(id))))?;
     let keys: Vec<Key> = (0..LOADED).map(account_key).collect();
     engine.begin(false)?;

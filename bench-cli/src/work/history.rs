@@ -14,7 +14,7 @@ use crate::engine::{Engine, EngineKind, Pair, PlainKey, Reader};
 use crate::error::{Error, Result, of_engine, wrong};
 use crate::flags::{Durability, count};
 use crate::job_context::JobContext;
-use crate::measure::{Times, grouped, hex, timed};
+use crate::measure::{Times, grouped, hex, tried};
 
 /// Appends of a turn, a commit each, and blocks of an unwind.
 const APPENDS: u64 = 100;
@@ -67,9 +67,7 @@ pub fn run(args: &HistoryArgs, side: &mut JobContext) -> Result<()> {
     }
     let lists: Vec<Vec<u64>> = (0..).zip(&args.len).map(|(id, len)| list(seed, id, *len)).collect();
     for &shard in &args.shards {
-        let folder = side.scratch()?;
-        let mut engine = side.open_in(folder.path().to_owned(), args.plan().keys)?;
-        side.settings(&*engine)?;
+        let (_folder, mut engine) = side.open_new(args.plan().keys)?;
         let mut index: Box<dyn Index + '_> = match engine.as_pleach() {
             Some(ours) => {
                 ours.add_storage()?;
@@ -139,21 +137,19 @@ fn turn(index: &mut dyn Index, key: u64, list: &[u64], mut draws: Draws) -> Resu
     };
     let last = list.last().copied().unwrap_or(0);
     let further: Vec<u64> = (last + 1..=last + APPENDS).collect();
-    let (append, done) = timed(|| further.chunks(1).try_for_each(|block| index.append(key, block)));
-    done?;
+    let (append, ()) = tried(|| further.chunks(1).try_for_each(|block| index.append(key, block)))?;
     let expected: Vec<_> = further.iter().copied().map(Some).collect();
     same(index.last_at(key, &further)? == expected, "an append")?;
-    let (unwind, done) = timed(|| index.unwind(key, last));
-    done?;
+    let (unwind, ()) = tried(|| index.unwind(key, last))?;
     same(index.last_at(key, &[u64::MAX])? == [Some(last)], "what an unwind has left")?;
 
     let blocks: Vec<u64> = (0..QUERIES).map(|_| draws.below(last + GAP)).collect();
-    let (point, found) = timed(|| index.last_at(key, &blocks));
+    let (point, found) = tried(|| index.last_at(key, &blocks))?;
     let before = |block: &u64| list.partition_point(|change| change <= block).checked_sub(1);
     let expected = blocks.iter().map(|block| before(block).map(|at| list[at]));
-    same(expected.eq(found?), "a point query")?;
-    let (scan, found) = timed(|| index.scan(key));
-    same(found? == list, "a scan")?;
+    same(expected.eq(found), "a point query")?;
+    let (scan, found) = tried(|| index.scan(key))?;
+    same(found == list, "a scan")?;
     Ok([append, point, scan, unwind])
 }
 

@@ -16,7 +16,7 @@ use crate::error::{Error, Result, wrong};
 use crate::flags::{Flags, check, count};
 use crate::job_context::JobContext;
 use crate::machine::{self, ResourceUsage};
-use crate::measure::{Figure, Times, Unit, float, from_hex, grouped, ratio, timed};
+use crate::measure::{Times, Unit, float, from_hex, grouped, ratio, timed};
 use crate::signals;
 
 /// Memory of a load in MiB, where `--load-mib` is not said.
@@ -137,19 +137,10 @@ pub fn run(args: &ImportArgs, side: &mut JobContext) -> Result<()> {
         let Some((loaded, peak, written)) = last else { break };
         let (case, files) = (&loaded.case, machine::folder_bytes(loaded.folder.path()));
         side.figure(times.per_second(case, "pairs loaded", loaded.pairs))?;
-        for (name, bytes) in [
-            ("peak resident memory", peak),
-            ("size of the files", files),
-            ("bytes written", written),
-        ] {
-            side.figure(Figure::one(case, name, Unit::Bytes, float(bytes)))?;
-        }
-        side.figure(Figure::one(
-            case,
-            "written / size of the files",
-            Unit::Ratio,
-            ratio(written, files),
-        ))?;
+        side.value(case, "peak resident memory", Unit::Bytes, float(peak))?;
+        side.value(case, "size of the files", Unit::Bytes, float(files))?;
+        side.value(case, "bytes written", Unit::Bytes, float(written))?;
+        side.value(case, "written / size of the files", Unit::Ratio, ratio(written, files))?;
         all.push(loaded);
     }
     all.iter().try_for_each(|loaded| verify(args, loaded, side))
@@ -167,9 +158,7 @@ fn load(
     side: &mut JobContext,
     times: &mut Times,
 ) -> Result<(Loaded, u64, u64)> {
-    let folder = side.scratch()?;
-    let mut engine = side.open_in(folder.path().to_owned(), args.leaves)?;
-    side.settings(&*engine)?;
+    let (folder, mut engine) = side.open_new(args.leaves)?;
     let mut from = args.pairs(order)?;
     let (mut pairs, mut failed, sorts_first) = (0, Ok(()), sorts(side.kind, order));
     let works_on = side.kind.caps().works_on;

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::job_context::JobContext;
 use crate::machine::{self, ResourceUsage};
-use crate::measure::{Figure, Times, Unit, float, ratio};
+use crate::measure::{Figure, Times, Unit, float, ratio, tried};
 
 /// The phases of a batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,13 +71,20 @@ impl WrittenBefore {
     }
 }
 
+/// Times of batches.
+#[derive(Default)]
+struct BatchTimes {
+    execute: Times,
+    finish: Times,
+    commit: Times,
+    finish_commit: Times,
+    total: Times,
+}
+
 /// What is measured from the start of the clock on.
 pub struct Meter {
-    folder: PathBuf,
-    works_on: bool,
     start: Instant,
-    counters: Counters,
-    written: WrittenBefore,
+    before: WrittenBefore,
     pending: u64,
     used: ResourceUsage,
     /// When the clock was started last.
@@ -85,11 +92,7 @@ pub struct Meter {
     clock: Duration,
     /// Of drains at the ends of turns.
     drained: Duration,
-    execute: Times,
-    finish: Times,
-    commit: Times,
-    finish_commit: Times,
-    total: Times,
+    times: BatchTimes,
     /// After each batch: seconds since the start, milliseconds of the batch, resident memory, bytes of files.
     columns: [Vec<f64>; 4],
     operations: u64,
@@ -103,21 +106,14 @@ impl Meter {
     pub fn new(engine: &mut dyn Engine, side: &JobContext) -> Self {
         machine::reset_peak_rss();
         Self {
-            folder: side.folder.clone(),
-            works_on: side.kind.caps().works_on,
             start: Instant::now(),
-            counters: engine.counters(),
-            written: WrittenBefore::new(engine, &side.folder),
+            before: WrittenBefore::new(engine, &side.folder),
             pending: engine.pending(),
             used: ResourceUsage::default(),
             from: ResourceUsage::now(),
             clock: Duration::ZERO,
             drained: Duration::ZERO,
-            execute: Times::default(),
-            finish: Times::default(),
-            commit: Times::default(),
-            finish_commit: Times::default(),
-            total: Times::default(),
+            times: BatchTimes::default(),
             columns: Default::default(),
             operations: 0,
             accounts: 0,
@@ -140,11 +136,11 @@ impl Meter {
     /// A batch has run, of so many operations on so many distinct keys.
     pub fn record(&mut self, phases: &Phases, operations: u64, accounts: u64) {
         let total = phases.total();
-        self.execute.record(phases.execute);
-        self.finish.record(phases.finish);
-        self.commit.record(phases.commit);
-        self.finish_commit.record(phases.finish + phases.commit);
-        self.total.record(total);
+        self.times.execute.record(phases.execute);
+        self.times.finish.record(phases.finish);
+        self.times.commit.record(phases.commit);
+        self.times.finish_commit.record(phases.finish + phases.commit);
+        self.times.total.record(total);
         self.clock += total;
         self.last = *phases;
         self.operations += operations;
@@ -153,7 +149,7 @@ impl Meter {
             self.start.elapsed().as_secs_f64(),
             total.as_secs_f64() * 1000.0,
             float(machine::rss()),
-            float(machine::folder_bytes(&self.folder)),
+            float(machine::folder_bytes(&self.before.folder)),
         ];
         for (column, value) in self.columns.iter_mut().zip(now) {
             column.push(value);
@@ -162,12 +158,12 @@ impl Meter {
 
     /// Batches so far.
     pub fn batches(&self) -> u64 {
-        self.total.count()
+        self.times.total.count()
     }
 
     /// What the engine has counted since the start.
     pub fn counted(&self, engine: &dyn Engine, name: &str) -> Option<u64> {
-        grown(&self.counters, &engine.counters(), name)
+        grown(&self.before.counters, &engine.counters(), name)
     }
 
     /// Seconds since the start, pauses included.
@@ -182,11 +178,9 @@ impl Meter {
 
     /// Another engine's turn is next: whatever goes on in the background ends first, on the clock.
     pub fn hand_over(&mut self, engine: &mut dyn Engine, side: &JobContext) -> Result<()> {
-        if self.works_on && side.is_turn_ending() {
+        if side.kind.caps().works_on && side.is_turn_ending() {
             self.go(engine);
-            let from = Instant::now();
-            engine.drain(0)?;
-            self.drained += from.elapsed();
+            self.drained += tried(|| engine.drain(0))?.0;
             self.halt(engine);
         }
         Ok(())
@@ -201,86 +195,72 @@ impl Meter {
         what: &str,
     ) -> Result<()> {
         self.go(engine);
-        let from = Instant::now();
-        for _ in 0..left {
-            engine.commit()?;
-        }
-        let acknowledged = self.clock + from.elapsed();
-        let from = Instant::now();
-        engine.drain(self.pending)?;
-        let drained = acknowledged + self.drained + from.elapsed();
+        let (commits, ()) = tried(|| (0..left).try_for_each(|_| engine.commit()))?;
+        let acknowledged = self.clock + commits;
+        let (drain, ()) = tried(|| engine.drain(self.pending))?;
+        let drained = acknowledged + self.drained + drain;
         self.halt(engine);
         let peak = machine::peak_rss();
 
-        let rate = |count: u64, time: Duration| match time.as_secs_f64() {
-            0.0 => 0.0,
-            seconds => float(count) / seconds,
-        };
-        let one = |name: &str, unit, value: f64| {
-            side.figure(Figure::one("", name, unit, value).committed())
+        let rate = |count: u64, time: Duration| float(count) / time.as_secs_f64().max(1e-9);
+        let rate_of = |name: &str, count, time| {
+            side.figure(Figure::one("", name, Unit::PerSecond, rate(count, time)).committed())
         };
         // The spread of a rate is that of the batches.
-        let each = ratio(self.operations, self.batches());
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "operations of a batch"
-        )]
-        let spread = self.total.per_second("", "", each as u64);
-        let drained_rate = rate(self.operations, drained);
-        side.figure(Figure {
-            low: spread.low.min(drained_rate),
-            high: spread.high.max(drained_rate),
-            samples: self.batches(),
-            ..Figure::one("", &format!("{what}, drained"), Unit::PerSecond, drained_rate)
-                .committed()
-        })?;
-        one(
-            &format!("{what}, acknowledged"),
-            Unit::PerSecond,
-            rate(self.operations, acknowledged),
-        )?;
-        one("distinct keys, drained", Unit::PerSecond, rate(self.accounts, drained))?;
-        side.figure(self.execute.latencies("", "execute"))?;
-        if side.kind.caps().merkle {
-            // A plain store has no root to be made: its transaction stands beside both together.
-            side.figure(self.finish.latencies("", "finish"))?;
-            side.figure(self.commit.latencies("", "commit").committed())?;
-        }
-        side.figure(self.finish_commit.latencies("", "finish + commit").committed())?;
-        side.figure(self.total.latencies("", "all of it").committed())?;
-        let keys = self.accounts.max(1);
-        let processor = self.used.processor.as_secs_f64() * 1e9;
-        one("processor time of a key, all threads", Unit::Nanos, processor / float(keys))?;
-        one("device reads of a key", Unit::Ratio, ratio(self.used.read / 4096, keys))?;
-        one("bytes written of a key", Unit::Bytes, ratio(self.used.written, keys))?;
-        let parts = self.written.parts(engine, self.used.written);
-        for (name, bytes) in parts.into_iter().flatten() {
-            one(name, Unit::Bytes, ratio(bytes, keys))?;
-        }
-        if let Some(hashes) = self.counted(engine, "hashes").filter(|hashes| *hashes > 0) {
-            let bound = float(hashes) * nanos_of_a_hash();
-            side.figure(Figure::one(
-                "",
-                "processor time / that of its hashes alone",
-                Unit::Ratio,
-                processor / bound,
-            ))?;
-        }
-        side.figure(Figure::one("", "peak resident memory", Unit::Bytes, float(peak)))?;
-        let files = machine::folder_bytes(&self.folder);
-        side.figure(Figure::one("", "size of the files", Unit::Bytes, float(files)))?;
-        let names: Vec<&str> = self.counters.iter().map(|one| one.0).collect();
-        for name in names {
-            let count = self.counted(engine, name).unwrap_or(0);
-            side.figure(Figure::one("counted", name, Unit::Count, float(count)))?;
-        }
+        let (each, name) = (self.operations / self.batches().max(1), format!("{what}, drained"));
+        let all = self.times.total.rate("", &name, each, rate(self.operations, drained));
+        side.figure(all.committed())?;
+        rate_of(&format!("{what}, acknowledged"), self.operations, acknowledged)?;
+        rate_of("distinct keys, drained", self.accounts, drained)?;
+        self.latencies(side)?;
+        self.costs(engine, side, peak)?;
         let [seconds, batch_ms, memory, files] =
             self.columns.each_ref().map(|column| thinned(column));
         side.series(json!({
             "seconds": seconds, "batch_ms": batch_ms, "resident_bytes": memory, "file_bytes": files,
-            "operations": each,
+            "operations": ratio(self.operations, self.batches()),
         }))
+    }
+
+    /// Reports what batches took.
+    fn latencies(&self, side: &JobContext) -> Result<()> {
+        let BatchTimes { execute, finish, commit, finish_commit, total } = &self.times;
+        side.figure(execute.latencies("", "execute"))?;
+        if side.kind.caps().merkle {
+            // A plain store has no root to be made: its transaction stands beside both together.
+            side.figure(finish.latencies("", "finish"))?;
+            side.figure(commit.latencies("", "commit").committed())?;
+        }
+        side.figure(finish_commit.latencies("", "finish + commit").committed())?;
+        side.figure(total.latencies("", "all of it").committed())
+    }
+
+    /// Reports processor time, transfers of the device, memory and files, and the engine's counters.
+    fn costs(&self, engine: &dyn Engine, side: &JobContext, peak: u64) -> Result<()> {
+        let keys = self.accounts.max(1);
+        let processor = self.used.processor.as_secs_f64() * 1e9;
+        let one = |name: &str, unit, value: f64| {
+            side.figure(Figure::one("", name, unit, value).committed())
+        };
+        one("processor time of a key, all threads", Unit::Nanos, processor / float(keys))?;
+        one("device reads of a key", Unit::Ratio, ratio(self.used.read / 4096, keys))?;
+        one("bytes written of a key", Unit::Bytes, ratio(self.used.written, keys))?;
+        let parts = self.before.parts(engine, self.used.written);
+        for (name, bytes) in parts.into_iter().flatten() {
+            one(name, Unit::Bytes, ratio(bytes, keys))?;
+        }
+        if let Some(hashes) = self.counted(engine, "hashes").filter(|hashes| *hashes > 0) {
+            let times = processor / (float(hashes) * nanos_of_a_hash());
+            side.value("", "processor time / that of its hashes alone", Unit::Ratio, times)?;
+        }
+        side.value("", "peak resident memory", Unit::Bytes, float(peak))?;
+        let files = machine::folder_bytes(&self.before.folder);
+        side.value("", "size of the files", Unit::Bytes, float(files))?;
+        for (name, _) in &self.before.counters {
+            let count = self.counted(engine, name).unwrap_or(0);
+            side.value("counted", name, Unit::Count, float(count))?;
+        }
+        Ok(())
     }
 }
 

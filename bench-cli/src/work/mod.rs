@@ -130,6 +130,12 @@ fn merkle(kind: EngineKind) -> core::result::Result<(), &'static str> {
     if kind.caps().merkle { Ok(()) } else { Err("it has no root") }
 }
 
+/// Only engines with a root, whose blocks stay in memory.
+fn overlays(kind: EngineKind) -> core::result::Result<(), &'static str> {
+    merkle(kind)?;
+    if kind.caps().overlays { Ok(()) } else { Err("it has no blocks over each other") }
+}
+
 /// Only this project's.
 fn ours(kind: EngineKind) -> core::result::Result<(), &'static str> {
     if kind == EngineKind::Pleach { Ok(()) } else { Err("it is about what only pleach has") }

@@ -7,14 +7,14 @@ use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{Item, KnownItems, Ledger, contents, read};
-use super::{WorkPlan, merkle};
+use super::{WorkPlan, overlays};
 use crate::draw::Draws;
-use crate::engine::{Engine, EngineKind, Root, StateAccess};
+use crate::engine::{Engine, Root, StateAccess};
 use crate::error::{Result, wrong};
 use crate::flags::{check, count};
 use crate::job_context::JobContext;
 use crate::machine;
-use crate::measure::{Figure, Times, Unit, grouped, timed};
+use crate::measure::{Figure, Times, Unit, grouped, tried};
 
 /// Name and version of the draws.
 const DOMAIN: &[u8; 24] = b"pleach-bench overlay  v2";
@@ -29,13 +29,8 @@ pub struct OverlayArgs {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = count::<u64>(0..=1000))]
     slots: u64,
     /// Accounts that the overlay changes
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "1000,10000",
-        value_parser = count::<u64>(1..=10_000_000)
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000",
+        value_parser = count::<u64>(1..=10_000_000))]
     updates: Vec<u64>,
 }
 
@@ -60,12 +55,6 @@ impl OverlayArgs {
             ..WorkPlan::ROUNDS
         })
     }
-}
-
-/// Only engines with a root, whose blocks stay in memory.
-fn overlays(kind: EngineKind) -> core::result::Result<(), &'static str> {
-    merkle(kind)?;
-    if kind.caps().overlays { Ok(()) } else { Err("it has no blocks over each other") }
 }
 
 /// Draws the overlay of a number of updates: accounts with a new nonce, of which 30 % are new addresses, and of 30 % of
@@ -110,10 +99,8 @@ fn of_updates(args: &OverlayArgs, updates: u64, side: &mut JobContext) -> Result
     let _ = std::fs::remove_dir_all(&side.folder);
     let mut engine = open(side)?;
     ledger.load(&mut *engine, side.kind, &KnownItems::new())?;
-    if caps.works_on {
-        // What a load leaves to the background belongs to no round.
-        engine.drain(0)?;
-    }
+    // What a load leaves to the background belongs to no round.
+    side.settle(&mut *engine)?;
     let mut promised = None;
     for (is_cold, witness) in [(false, false), (false, true), (true, false), (true, true)] {
         // An engine that has no witnesses takes the turns all the same, as many as the others.
@@ -159,12 +146,11 @@ fn of_updates(args: &OverlayArgs, updates: u64, side: &mut JobContext) -> Result
     engine.close()?;
     engine = open(side)?;
     let accesses = accesses(&overlay);
-    let (took, committed) = timed(|| {
+    let (took, ()) = tried(|| {
         engine.begin(false)?;
         engine.finish(accesses)?;
         engine.commit()
-    });
-    committed?;
+    })?;
     let case = format!("at the end, {}", grouped(updates));
     let millis = took.as_secs_f64() * 1000.0;
     side.figure(Figure::one(&case, "root + commit", Unit::Ms, millis).committed())?;
@@ -192,12 +178,12 @@ fn one(
     witness: bool,
 ) -> Result<(Duration, Option<Root>)> {
     let (before, accesses) = (engine.root(), accesses(overlay));
-    let (took, made) = timed(|| {
+    let (took, made) = tried(|| {
         engine.begin(witness)?;
         engine.finish(accesses)
-    });
+    })?;
     let root = engine.root();
-    if made?.is_some() != witness {
+    if made.is_some() != witness {
         return wrong("a witness is missing, or was not asked for");
     }
     let some = overlay.iter().step_by(overlay.len().div_ceil(100));

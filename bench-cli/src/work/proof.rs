@@ -17,7 +17,7 @@ use crate::engine::{Engine, EngineKind, Op, PlainKey, StateAccess};
 use crate::error::{Error, Result, of_engine, usage, wrong};
 use crate::flags::count;
 use crate::job_context::JobContext;
-use crate::measure::{Figure, Times, Unit, grouped, ratio, timed};
+use crate::measure::{Times, Unit, grouped, ratio, timed};
 
 /// The ways to prove several accounts.
 const WAYS: [&str; 4] = ["witness", "path", "multiproof", "range"];
@@ -29,13 +29,8 @@ pub struct ProofArgs {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = count::<u32>(1..=28))]
     log2: u32,
     /// Numbers of accounts that are proven together
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "1,16,256,4096,25000",
-        value_parser = count::<u64>(1..=10_000_000)
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16,256,4096,25000",
+        value_parser = count::<u64>(1..=10_000_000))]
     count: Vec<u64>,
 }
 
@@ -128,7 +123,7 @@ fn measure(
             let bytes = ratio(bytes, generate.count());
             side.figure(generate.latencies(&case, &format!("{way}, generate")))?;
             side.figure(verify.latencies(&case, &format!("{way}, verify")))?;
-            side.figure(Figure::one(&case, &format!("{way}, size"), Unit::Bytes, bytes))?;
+            side.value(&case, &format!("{way}, size"), Unit::Bytes, bytes)?;
         }
     }
     Ok(())

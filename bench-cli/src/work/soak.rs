@@ -15,7 +15,7 @@ use crate::draw::account_key;
 use crate::error::{Result, of_engine, usage, wrong};
 use crate::flags::{Count, Flags, count, count_or_auto};
 use crate::job_context::{JobContext, JobStage};
-use crate::measure::{Figure, Unit, float};
+use crate::measure::{Unit, float};
 
 /// A session reads accounts that the next batches change: those of this many batches, at most this many of each.
 const BATCHES: u64 = 4;
@@ -177,18 +177,14 @@ fn levels(meter: &Meter, side: &JobContext) -> Result<Option<String>> {
         let (early, late) =
             (median(&column[quarter..2 * quarter]), median(&column[column.len() - quarter..]));
         let ratio = if early > 0.0 { late / early } else { 1.0 };
-        side.figure(Figure::one("last quarter / second", name, Unit::Ratio, ratio))?;
+        side.value("last quarter / second", name, Unit::Ratio, ratio)?;
         if ratio > LEVEL && moved.is_none() {
             moved =
                 Some(format!("{name} in the last quarter is {ratio:.2} times that of the second"));
         }
     }
-    side.figure(Figure::one(
-        "last quarter / second",
-        "batches",
-        Unit::Count,
-        float(seconds.len() as u64),
-    ))?;
+    let batches = float(seconds.len() as u64);
+    side.value("last quarter / second", "batches", Unit::Count, batches)?;
     Ok(moved)
 }
 

@@ -6,13 +6,12 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{KnownItems, Ledger};
-use super::{WorkPlan, draws, merkle};
-use crate::engine::EngineKind;
+use super::{WorkPlan, draws, overlays};
 use crate::error::Result;
 use crate::flags::{check, count};
 use crate::job_context::JobContext;
 use crate::machine::ResourceUsage;
-use crate::measure::{Figure, Times, Unit, float, grouped, timed};
+use crate::measure::{Figure, Times, Unit, float, grouped, tried};
 use crate::signals;
 
 /// Accounts, contracts and slots of each as the paper has them.
@@ -22,13 +21,8 @@ const FULL: Ledger = Ledger { eoa: 2_000_000, contracts: 500_000, slots: 10, tok
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct ThresholdArgs {
     /// Blocks that stay in memory
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "2,8,32,128,512",
-        value_parser = count::<u64>(1..=4096)
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "2,8,32,128,512",
+        value_parser = count::<u64>(1..=4096))]
     window: Vec<u64>,
     /// Blocks of a round of the largest window. What comes when it is full is measured, and as much of the others
     #[arg(long, value_name = "N", default_value_t = 600, value_parser = count::<u64>(1..=1_000_000))]
@@ -71,13 +65,8 @@ impl ThresholdArgs {
         )?;
         let keys = self.ledger().keys();
         let writes = self.blocks.saturating_mul(self.transfers).saturating_mul(3);
-        Ok(WorkPlan { keys, writes, runs, ..WorkPlan::ROUNDS })
+        Ok(WorkPlan { keys, writes, runs: overlays, ..WorkPlan::ROUNDS })
     }
-}
-
-fn runs(kind: EngineKind) -> core::result::Result<(), &'static str> {
-    merkle(kind)?;
-    if kind.caps().overlays { Ok(()) } else { Err("it has no blocks over each other") }
 }
 
 /// Figures of a window.
@@ -128,15 +117,11 @@ fn round(
     figures: &mut WindowTimes,
 ) -> Result<()> {
     let ledger = args.ledger();
-    let folder = side.scratch()?;
-    let mut opened = side.open_in(folder.path().to_owned(), ledger.keys())?;
+    let (_folder, mut opened) = side.open_new(ledger.keys())?;
     let engine = &mut *opened;
-    side.settings(engine)?;
     let mut known = KnownItems::new();
     ledger.load(engine, side.kind, &known)?;
-    if side.kind.caps().works_on {
-        engine.drain(0)?;
-    }
+    side.settle(engine)?;
     let mut random = draws(side.flags.seed, 0);
     let blocks = window + (args.blocks - args.largest());
     let (mut pending, mut waiting) = (0, 0);
@@ -154,12 +139,10 @@ fn round(
         let start = Instant::now();
         let numbers = block.execute(engine)?;
         let execute = start.elapsed();
-        let (finish, finished) = timed(|| engine.finish(block.accesses(&numbers[1])));
-        finished?;
+        let (finish, _) = tried(|| engine.finish(block.accesses(&numbers[1])))?;
         if is_full {
             let used = ResourceUsage::now();
-            let (commit, committed) = timed(|| engine.commit());
-            committed?;
+            let (commit, ()) = tried(|| engine.commit())?;
             let now = ResourceUsage::now();
             let whole = execute + finish + commit;
             figures.block.record(whole);
@@ -179,8 +162,7 @@ fn round(
     engine.pause(false);
     // What the commits have left to the background belongs to them.
     let before = ResourceUsage::now();
-    let (drain, drained) = timed(|| engine.drain(pending));
-    drained?;
+    let (drain, ()) = tried(|| engine.drain(pending))?;
     figures.clock += drain;
     let late = ResourceUsage::now().since(&before).processor;
     figures.processor += late;

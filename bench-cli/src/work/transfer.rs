@@ -20,7 +20,7 @@ use crate::error::{Error, Result, usage, wrong};
 use crate::flags::{Count, Flags, count, count_or_auto, switch};
 use crate::job_context::{JobContext, JobStage};
 use crate::machine;
-use crate::measure::{Figure, Unit, float, from_hex, grouped, hex};
+use crate::measure::{Unit, float, from_hex, grouped, hex};
 
 /// `--batches auto`: fewest and most batches, and the checkpoints that it waits for.
 const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
@@ -191,10 +191,10 @@ pub fn load_once(
     load(&mut *engine, side)?;
     engine.close()?;
     let rate = float(count) / start.elapsed().as_secs_f64();
-    let one = |name, unit, value| side.figure(Figure::one("load", name, unit, value));
-    one(what, Unit::PerSecond, rate)?;
-    one("peak resident memory", Unit::Bytes, float(machine::peak_rss()))?;
-    one("size of the files", Unit::Bytes, float(machine::folder_bytes(&side.folder)))?;
+    side.value("load", what, Unit::PerSecond, rate)?;
+    side.value("load", "peak resident memory", Unit::Bytes, float(machine::peak_rss()))?;
+    let files = machine::folder_bytes(&side.folder);
+    side.value("load", "size of the files", Unit::Bytes, float(files))?;
     side.note_loaded(parameters, true)
 }
 
@@ -327,7 +327,7 @@ impl Runner {
         same_stream(side, &stream)?;
         let from = Instant::now();
         let mut engine = side.open(keys)?;
-        side.figure(Figure::one("open", "open", Unit::Ms, from.elapsed().as_secs_f64() * 1000.0))?;
+        side.value("open", "open", Unit::Ms, from.elapsed().as_secs_f64() * 1000.0)?;
         let next = batches_done(&mut *engine, side)?;
         let root = engine.root().unwrap_or_default();
         engine.pause(true);
@@ -376,11 +376,8 @@ impl Runner {
         }
         (self.moved, self.empty, self.closed) = (0, 0, 0);
         self.before = self.waiting;
-        if side.kind.caps().works_on {
-            // What was due before belongs to no batch that is measured.
-            self.engine.drain(0)?;
-        }
-        Ok(())
+        // What was due before belongs to no batch that is measured.
+        side.settle(&mut *self.engine)
     }
 
     /// Batches on the clock: so many, or until the first engine says, at the end of a turn, that it is enough.
@@ -531,7 +528,7 @@ impl Runner {
                 return wrong(format!("{batches} batches gave {} witnesses", self.witnesses));
             }
             let bytes = float(self.witness_bytes) / float(self.witnesses);
-            side.figure(Figure::one("", "bytes of a witness", Unit::Bytes, bytes))?;
+            side.value("", "bytes of a witness", Unit::Bytes, bytes)?;
             side.note(format!(
                 "{} of {} witnesses verified, read by read",
                 self.verified, self.witnesses
@@ -541,7 +538,7 @@ impl Runner {
         }
         let from = Instant::now();
         self.engine.close()?;
-        side.figure(Figure::one("open", "close", Unit::Ms, from.elapsed().as_secs_f64() * 1000.0))?;
+        side.value("open", "close", Unit::Ms, from.elapsed().as_secs_f64() * 1000.0)?;
         for (number, root) in RootLog::read(side)? {
             side.check_root(format!("root after {number} batches"), Some(&root))?;
         }
