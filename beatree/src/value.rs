@@ -19,6 +19,8 @@ use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use pleach_core::hexadecimal::hex;
+
 /// An immutable byte string, cheap to clone. Equality, order and hash are those of the bytes.
 #[derive(Clone)]
 pub struct Value(Repr);
@@ -175,9 +177,7 @@ impl Hash for Value {
 impl core::fmt::Debug for Value {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         const SHOWN: usize = 32;
-        for byte in self.iter().take(SHOWN) {
-            write!(f, "{byte:02x}")?;
-        }
+        f.write_str(&hex(&self[..self.len().min(SHOWN)]))?;
         if self.len() > SHOWN { write!(f, "... ({} bytes)", self.len()) } else { Ok(()) }
     }
 }

@@ -7,13 +7,14 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use pleach_core::hexadecimal::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::engine::{self, Engine, EngineKind, Root, Setup};
 use crate::error::{Error, Result, usage};
 use crate::flags::Flags;
-use crate::measure::{Figure, Unit, hex};
+use crate::measure::{Figure, Unit};
 use crate::signals;
 
 /// Version of the files beside a database.

@@ -247,22 +247,6 @@ pub fn rounded(value: f64) -> String {
     }
 }
 
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    use core::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// The reverse of [`hex`]; none if that is no hexadecimal.
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.is_ascii() && text.len().is_multiple_of(2);
-    let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
-    if digits { (0..text.len()).step_by(2).map(byte).collect() } else { None }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use pleach::Key;
+use pleach::internals::hexadecimal::from_hex;
 
 use crate::error::{CliError, Result};
 use crate::output;
@@ -397,19 +398,6 @@ fn without_0x(text: &str) -> &str {
     digits.strip_prefix("0x").or(digits.strip_prefix("0X")).unwrap_or(digits)
 }
 
-/// The bytes of hexadecimal digits, of which there is an even number.
-pub(crate) fn bytes(digits: &str) -> Option<Vec<u8>> {
-    if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
-        return None;
-    }
-    let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
-    let is_digits = |pair: &&str| pair.bytes().all(|digit| digit.is_ascii_hexdigit());
-    pairs
-        .map(|pair| Some(pair).filter(is_digits))
-        .map(|pair| u8::from_str_radix(pair?, 16).ok())
-        .collect()
-}
-
 /// Parses the command line. `Err(None)` means that only help or the version was asked for, and printed.
 pub(crate) fn parse() -> core::result::Result<Cli, Option<CliError>> {
     Cli::try_parse().map_err(|error| {
@@ -460,7 +448,7 @@ impl DumpArgs {
     pub(crate) fn range(&self) -> (Key, Key) {
         let filled = |with: &str| {
             let digits = format!("{}{}", self.prefix, with.repeat(64 - self.prefix.len()));
-            bytes(&digits).and_then(|bytes| bytes.try_into().ok())
+            from_hex(&digits).and_then(|bytes| bytes.try_into().ok())
         };
         // The prefix has at most 64 hexadecimal digits.
         (filled("0").unwrap_or_default(), filled("f").unwrap_or([0xff; 32]))

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
+use pleach::internals::hexadecimal::{from_hex, hex};
 use pleach::proof::{self, DecodeError, VerifyError};
 use pleach::{Db, Hasher, Key, Node, Options, Progress};
 use pleach_ops::export::{self, ExportReport, ImportOptions, ImportReport, StreamReader};
@@ -13,11 +14,11 @@ use pleach_ops::{finish, open_unfinished};
 use serde_json::{Value, json};
 
 use crate::args::{
-    self, AtArgs, ExportArgs, ImportArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes, command,
+    self, AtArgs, ExportArgs, ImportArgs, RollbackArgs, UpgradeArgs, VerifyArgs, command,
 };
 use crate::database::{reading, session};
 use crate::error::{CliError, ErrorKind, Result};
-use crate::output::{self, bar, hex, part_of};
+use crate::output::{self, bar, part_of};
 
 /// The document of a proof.
 fn proven(db: &Db, AtArgs { key, at }: &AtArgs) -> pleach::Result<Value> {
@@ -31,9 +32,9 @@ fn proven(db: &Db, AtArgs { key, at }: &AtArgs) -> pleach::Result<Value> {
         "namespace": key.namespace,
         "hasher": db.hasher()?.name(),
         "root": namespace.root().map(|root| root.to_string()),
-        "key": hex(&key.key),
+        "key": hex(key.key),
         "value": value.as_deref().map(hex),
-        "proof": hex(&proof),
+        "proof": hex(&*proof),
     }))
 }
 
@@ -68,7 +69,8 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     };
     let document: Value =
         serde_json::from_str(&text).map_err(|error| no_proof(&error.to_string()))?;
-    let field = |name: &str| document[name].as_str().and_then(bytes).ok_or_else(|| no_proof(name));
+    let field =
+        |name: &str| document[name].as_str().and_then(from_hex).ok_or_else(|| no_proof(name));
     let key: Key = field("key")?.try_into().map_err(|_| no_proof("key"))?;
     let value = if document["value"].is_null() { None } else { Some(field("value")?) };
     let (proof, root) = (field("proof")?, Node::from(args.root));
@@ -81,7 +83,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
         let error = proves.as_ref().err().map(CliError::document);
         output::json(&json!({
             "schema": 1, "valid": proves.is_ok(), "error": error,
-            "key": document["key"], "value": document["value"], "root": hex(&args.root),
+            "key": document["key"], "value": document["value"], "root": hex(args.root),
         }))?;
     } else if proves.is_ok() {
         let what = document["value"]
@@ -278,7 +280,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     if let Some(wanted) = args.root.filter(|wanted| found != Some((*wanted).into())) {
         let found = found.map_or_else(|| "none".to_owned(), |root| root.to_string());
         let text =
-            format!("the stream's root is {found}, and not {}: nothing was imported", hex(&wanted));
+            format!("the stream's root is {found}, and not {}: nothing was imported", hex(wanted));
         return Err(CliError::new(ErrorKind::Damaged, text));
     }
     let shown = bar.clone();

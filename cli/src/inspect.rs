@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::SystemTime;
 
+use pleach::internals::hexadecimal::hex;
 use pleach::{Commit, Db, Error};
 use pleach_ops::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::{AtArgs, CheckArgs, DumpArgs, ExplainArgs, FolderArgs, HistoryArgs};
 use crate::database::{open_reading, reading, session};
 use crate::error::{CliError, ErrorKind, Result};
-use crate::output::{self, bar, counting, hex};
+use crate::output::{self, bar, counting};
 use crate::repair::scrub_folder;
 
 pub(crate) fn stat(args: &FolderArgs) -> Result<()> {
@@ -74,7 +75,7 @@ fn namespace_json(namespace: &NamespaceStat) -> Value {
     json!({
         "number": namespace.number,
         "root": namespace.root.map(|root| root.to_string()),
-        "digest": namespace.digest.map(|digest| hex(&digest)),
+        "digest": namespace.digest.map(hex),
         "dropped_by": namespace.dropped,
         "leaf_pages": namespace.pages,
         "regions": namespace.regions,
@@ -96,7 +97,7 @@ pub(crate) fn namespaces(args: &FolderArgs) -> Result<()> {
             let state = match (one.root, one.digest, one.dropped) {
                 (_, _, Some(commit)) => format!("dropped by commit {commit}"),
                 (Some(root), ..) => format!("root {root}"),
-                (_, Some(digest), _) => format!("plain, digest {}", hex(&digest)),
+                (_, Some(digest), _) => format!("plain, digest {}", hex(digest)),
                 _ => "unknown".to_owned(),
             };
             writeln!(to, "{:<4} {state}, {} leaf pages", one.number, one.pages)?;
@@ -285,7 +286,7 @@ pub(crate) fn get(AtArgs { key: args, at }: &AtArgs) -> Result<()> {
     let value = value.as_deref().map(hex);
     if args.folder.json {
         output::json(&json!({
-            "schema": 1, "commit": commit, "namespace": args.namespace, "key": hex(&args.key),
+            "schema": 1, "commit": commit, "namespace": args.namespace, "key": hex(args.key),
             "value": value,
         }))?;
     } else if let Some(value) = &value {
@@ -303,7 +304,7 @@ pub(crate) fn explain(ExplainArgs { key: args, history }: &ExplainArgs) -> Resul
     let told = explain(folder, args.namespace, &args.key).map_err(CliError::engine(folder))?;
     if args.folder.json {
         return output::json(&json!({
-            "schema": 1, "namespace": args.namespace, "key": hex(&args.key),
+            "schema": 1, "namespace": args.namespace, "key": hex(args.key),
             "commit": told.commit, "present": told.present,
             "region": told.region, "page": told.page, "pending_since": told.buffered,
             "depth": told.depth, "lines": told.lines,
@@ -325,7 +326,7 @@ fn print_pairs(
         if args.limit.is_some_and(|limit| *printed == limit) {
             break;
         }
-        let (key, value) = pair.map(|(key, value)| (hex(&key), hex(&value)))?;
+        let (key, value) = pair.map(|(key, value)| (hex(key), hex(&value)))?;
         let written = if args.folder.json {
             let before = if *printed == 0 { dump_head(args) } else { ",".to_owned() };
             write!(to, "{before}\n{{\"key\": \"{key}\", \"value\": \"{value}\"}}")

@@ -50,15 +50,6 @@ pub(crate) fn report(error: &CliError) -> ExitCode {
     ExitCode::from(error.kind.code())
 }
 
-/// Bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use core::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// The roots of namespaces as JSON.
 pub(crate) fn roots(roots: &Roots) -> Value {
     let one =

@@ -84,6 +84,8 @@ mod cpu_prefetch;
 #[doc(hidden)]
 pub mod fold;
 pub mod hasher;
+#[doc(hidden)]
+pub mod hexadecimal;
 mod lanes;
 #[cfg(feature = "naive")]
 pub mod naive;

@@ -23,7 +23,7 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::hasher::Hasher;
+use crate::{hasher::Hasher, hexadecimal::from_hex};
 
 /// A 32-byte key path; bit 0 is the most significant bit of byte 0.
 ///
@@ -147,16 +147,8 @@ pub struct ParseDigitsError(usize);
 fn parse_digits(text: &str) -> Result<[u8; 32], ParseDigitsError> {
     let digits = text.trim();
     let digits = digits.strip_prefix("0x").or(digits.strip_prefix("0X")).unwrap_or(digits);
-    let wrong = ParseDigitsError(digits.chars().count());
-    if digits.len() != 64 {
-        return Err(wrong);
-    }
-    let mut bytes = [0; 32];
-    for (at, digit) in digits.chars().enumerate() {
-        let digit = digit.to_digit(16).ok_or(wrong)?;
-        bytes[at / 2] = bytes[at / 2] << 4 | u8::try_from(digit).unwrap_or(0);
-    }
-    Ok(bytes)
+    let bytes = from_hex(digits).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| ParseDigitsError(digits.chars().count()))
 }
 
 bytes32! {

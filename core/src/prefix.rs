@@ -13,7 +13,7 @@
 //! assert_eq!(right.child(false).parent(), Some(right));
 //! ```
 
-use crate::node::Key;
+use crate::{hexadecimal::hex, node::Key};
 
 /// The place of a node in the trie, or of a page among pages: the first `len` bits of every key below it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -155,11 +155,7 @@ impl Prefix {
 
 impl core::fmt::Debug for Prefix {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{}:", self.len)?;
-        for byte in &self.bits[..usize::from(self.len.div_ceil(8))] {
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
+        write!(f, "{}:{}", self.len, hex(&self.bits[..usize::from(self.len.div_ceil(8))]))
     }
 }
 

@@ -275,6 +275,8 @@ pub mod errors {
 /// Items of the engine for `pleach-ops`, tests and fuzzers; no part of the interface.
 #[doc(hidden)]
 pub mod internals {
+    pub use pleach_core::hexadecimal;
+
     pub mod history {
         pub use crate::open::history::{root_after, root_before};
     }
@@ -284,7 +286,7 @@ pub mod internals {
         pub use pleach_beatree::space::SpaceError;
         pub use pleach_core::page::{OverflowError, PageError};
 
-        pub use crate::error::{Contradiction, full_or, hex};
+        pub use crate::error::{Contradiction, full_or};
     }
 
     pub mod open {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach::internals::error::hex;
+use pleach::internals::hexadecimal::hex;
 use pleach::internals::open::pages::parse;
 use pleach::internals::state::Undo;
 use pleach::{Error, Result};

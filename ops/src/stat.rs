@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use pleach::internals::error::hex;
+use pleach::internals::hexadecimal::hex;
 use pleach::internals::open::pages::parse;
 use pleach::internals::open::recovery::{RecoveredState, RecoveredTrie};
 use pleach::internals::state::Undo;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use pleach_core::Key;
+use pleach_core::hexadecimal::hex;
 use serde::{Deserialize, Serialize};
 
 use super::meter::WrittenBefore;
@@ -23,7 +24,7 @@ use crate::error::{Error, Result, wrong};
 use crate::flags::{Durability, count};
 use crate::job_context::JobContext;
 use crate::machine::{ResourceUsage, folder_bytes};
-use crate::measure::{Figure, Times, Unit, float, grouped, hex, ratio, tried};
+use crate::measure::{Figure, Times, Unit, float, grouped, ratio, tried};
 use crate::signals;
 
 /// What every account begins with, and the largest amount of a transfer.

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, SessionOptions, Value};
+use pleach_core::hexadecimal::hex;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{Numbers, first, last_at_most, push};
@@ -14,7 +15,7 @@ use crate::engine::{Engine, EngineKind, Pair, PlainKey, Reader};
 use crate::error::{Error, Result, of_engine, wrong};
 use crate::flags::{Durability, count};
 use crate::job_context::JobContext;
-use crate::measure::{Times, grouped, hex, tried};
+use crate::measure::{Times, grouped, tried};
 
 /// Appends of a turn, a commit each, and blocks of an unwind.
 const APPENDS: u64 = 100;

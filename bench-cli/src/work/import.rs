@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pleach::Value;
 use pleach_core::Key;
+use pleach_core::hexadecimal::from_hex;
 use rayon::slice::ParallelSliceMut as _;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ use crate::error::{Error, Result, wrong};
 use crate::flags::{Flags, check, count};
 use crate::job_context::JobContext;
 use crate::machine::{self, ResourceUsage};
-use crate::measure::{Times, Unit, float, from_hex, grouped, ratio, timed};
+use crate::measure::{Times, Unit, float, grouped, ratio, timed};
 use crate::signals;
 
 /// Memory of a load in MiB, where `--load-mib` is not said.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Instant;
 
+use pleach_core::hexadecimal::{from_hex, hex};
 use pleach_core::node::value_hash;
 use pleach_core::{Hasher, Key, ValueHash};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use crate::error::{Error, Result, usage, wrong};
 use crate::flags::{Count, Flags, count, count_or_auto, switch};
 use crate::job_context::{JobContext, JobStage};
 use crate::machine;
-use crate::measure::{Unit, float, from_hex, grouped, hex};
+use crate::measure::{Unit, float, grouped};
 
 /// `--batches auto`: fewest and most batches, and the checkpoints that it waits for.
 const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
@@ -240,7 +241,7 @@ pub fn batches_done(engine: &mut dyn Engine, side: &JobContext) -> Result<u64> {
     };
     let roots = RootLog::read(side)?;
     let found = roots.iter().rev().find(|entry| *entry.1 == root).map(|entry| *entry.0);
-    found.ok_or_else(|| Error::Wrong(format!("its root {} is that of no batch", hex(&root))))
+    found.ok_or_else(|| Error::Wrong(format!("its root {} is that of no batch", hex(root))))
 }
 
 /// The database was run with this stream before, or with none.

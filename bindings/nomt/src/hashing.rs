@@ -1,11 +1,10 @@
 //! From a hash function as a type to one as a value, recorded by name.
 
-use std::fmt::Write as _;
-
 use anyhow::ensure;
 use nomt_core::hasher::{NodeHasher, ValueHasher, set_msb, unset_msb};
 use nomt_core::trie::{InternalData, LeafData, NodeKind};
 use pleach::Hasher;
+use pleach_core::hexadecimal::hex;
 
 /// A hash function of nodes and values. Every type that has both traits is one.
 ///
@@ -33,7 +32,6 @@ pub(crate) fn hasher_of<T: HashAlgorithm>() -> anyhow::Result<Hasher> {
     }
     // Named by output, so that a database is not opened with another one. The few bytes stay allocated: a program opens
     // few databases.
-    let mut name = "nomt-".to_owned();
-    T::hash_value(&sample)[..8].iter().try_for_each(|byte| write!(name, "{byte:02x}"))?;
+    let name = format!("nomt-{}", hex(&T::hash_value(&sample)[..8]));
     Ok(Hasher::new(name.leak(), T::hash_value))
 }

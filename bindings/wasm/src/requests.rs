@@ -5,8 +5,9 @@
 //! left; verification is within `Limits::DEFAULT`.
 
 use alloc::{format, string::String, string::ToString, vec::Vec};
-use core::fmt::{Display, Write};
+use core::fmt::Display;
 
+use pleach_core::hexadecimal::hex;
 use pleach_core::proof::{Access, change, multi, namespace, path, range, witness};
 use pleach_core::{Hasher, Key, Lookup, Node, ValueHash};
 
@@ -47,10 +48,7 @@ fn push_lookup(answer: &mut Vec<u8>, key: &Key, lookup: Lookup) -> Result<(), St
         Lookup::Present(hash) => push_value(answer, Some(hash)),
         Lookup::Absent => push(answer, None),
         Lookup::OutOfScope => {
-            let hex = key.iter().try_fold(String::new(), |mut text, byte| {
-                write!(text, "{byte:02x}").map(|()| text)
-            });
-            return Err(format!("the proof says nothing about the key {}", hex.map_err(text)?));
+            return Err(format!("the proof says nothing about the key {}", hex(key)));
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the functions take pointers and lengths")]
 
 use pleach_core::Hasher;
+use pleach_core::hexadecimal::{from_hex, hex};
 use pleach_core::proof::{namespace, roots::NamespaceRoots};
 use pleach_wasm::exports;
 use serde_json::{Value, json};
@@ -36,14 +37,7 @@ fn ask(function: Function, hasher: u32, parts: &[&[u8]]) -> Result<Vec<u8>, Stri
 }
 
 fn bytes(value: &Value) -> Vec<u8> {
-    let text = value.as_str().expect("hexadecimal digits");
-    (0..text.len() / 2)
-        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal digits"))
-        .collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    value.as_str().and_then(from_hex).expect("hexadecimal digits")
 }
 
 /// A found hash, from a hash or `null`.
@@ -178,7 +172,7 @@ fn a_proof_of_another_key_names_the_key_that_it_says_nothing_about() {
     let (root, case) = (bytes(&state["root"]), &state["proofs"][0]);
     let other = [0xab; 32];
     let answer = ask(exports::verify_key, 1, &[&root, &other, &bytes(&case["proof"])]);
-    let reason = format!("the proof says nothing about the key {}", hex(&other));
+    let reason = format!("the proof says nothing about the key {}", hex(other));
     assert_eq!(answer, Err(reason));
 }
 
@@ -205,9 +199,9 @@ fn namespaces(state: &Value) -> Value {
     let before = NamespaceRoots::from_iter([(2, pleach_core::TERMINATOR), (7, root)]);
     let mut after = before.clone();
     after.set(7, Some(to));
-    let over_all = |roots: &NamespaceRoots| hex(&roots.over_all(hasher).to_bytes());
+    let over_all = |roots: &NamespaceRoots| hex(roots.over_all(hasher).to_bytes());
     let through =
-        |ns, inner: &[u8]| hex(&namespace::build(hasher, &before, ns, inner).expect("built"));
+        |ns, inner: &[u8]| hex(namespace::build(hasher, &before, ns, inner).expect("built"));
     let inner = bytes(&state["proofs"][0]["proof"]);
     let changed = namespace::build_change(hasher, &before, &after, 7, &bytes(&change["proof"]));
     let unchanged = namespace::build_change(hasher, &before, &after, 2, &[]);
@@ -216,10 +210,10 @@ fn namespaces(state: &Value) -> Value {
         "inner_root": state["root"], "inner": hex(&inner), "proof": through(7, &inner),
         "absent": {"namespace": 3, "proof": through(3, &[])},
         "change": {
-            "proof": hex(&changed.expect("built")), "before": state["root"], "after": change["to_root"],
+            "proof": hex(changed.expect("built")), "before": state["root"], "after": change["to_root"],
             "inner": change["proof"],
         },
-        "unchanged": {"namespace": 2, "proof": hex(&unchanged.expect("built"))},
+        "unchanged": {"namespace": 2, "proof": hex(unchanged.expect("built"))},
     })
 }
 

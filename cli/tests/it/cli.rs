@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use pleach::internals::hexadecimal::hex;
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value as Bytes};
 use pleach_archive::{Archive, BackupOptions, backup};
@@ -61,14 +62,6 @@ fn key(id: u64) -> Key {
     Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 fn commit(db: &Db, accesses: Vec<Access>) {
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(accesses).expect("finished").commit().expect("committed");
@@ -108,26 +101,25 @@ fn a_database_is_described_checked_dumped_and_explained() {
     let dump = told(&["dump", at]);
     assert_eq!(dump.lines().count() as u64, PAIRS - 1);
     assert!(dump.lines().is_sorted());
-    let line = format!("{} {}", hex(&key(2)), hex(&[7; 9]));
+    let line = format!("{} {}", hex(key(2)), hex([7; 9]));
     assert!(dump.lines().any(|one| one == line));
-    let found =
-        told(&["dump", at, "--prefix", &format!("0x{}", &hex(&key(2))[..6].to_uppercase())]);
+    let found = told(&["dump", at, "--prefix", &format!("0x{}", &hex(key(2))[..6].to_uppercase())]);
     assert_eq!(found.trim_end(), line);
     assert_eq!(told(&["dump", at, "--limit", "7"]).lines().count(), 7);
-    assert!(told(&["explain", at, &hex(&key(2))]).lines().count() > 1);
-    assert!(!told(&["explain", at, &hex(&key(0))]).contains("\nhistory"));
+    assert!(told(&["explain", at, &hex(key(2))]).lines().count() > 1);
+    assert!(!told(&["explain", at, &hex(key(0))]).contains("\nhistory"));
     assert!(
-        told(&["explain", at, &hex(&key(0)), "--history"]).contains("\nhistory  before commit 5")
+        told(&["explain", at, &hex(key(0)), "--history"]).contains("\nhistory  before commit 5")
     );
     let pairs = document(&["dump", at, "--namespace", "3", "--json"]);
-    assert_eq!(pairs["pairs"][0]["value"], hex(&[7; 5000]));
+    assert_eq!(pairs["pairs"][0]["value"], hex([7; 5000]));
     assert_eq!(
         document(&["dump", at, "--prefix", "00000000", "--json"])["pairs"].as_array().map(Vec::len),
         Some(0)
     );
-    let explained = document(&["explain", at, &hex(&key(1)), "--json"]);
+    let explained = document(&["explain", at, &hex(key(1)), "--json"]);
     assert_eq!((&explained["present"], &explained["pending_since"]), (&false.into(), &Value::Null));
-    let text = told(&["explain", at, &hex(&key(1))]);
+    let text = told(&["explain", at, &hex(key(1))]);
     let page = explained["page"].as_u64().expect("a page");
     assert!(text.contains(&format!("page     number {page},")), "{text}");
     assert_eq!((&explained["commit"], &explained["region"]), (&5.into(), &0.into()));
@@ -143,14 +135,14 @@ fn a_database_is_described_checked_dumped_and_explained() {
 fn keys_namespaces_and_commits_are_shown() {
     let (db, root) = database();
     let at = name(&db);
-    assert_eq!(told(&["get", at, &hex(&key(0))]).trim_end(), hex(&[7; 20]));
-    assert_eq!(told(&["get", at, &hex(&key(1)), "--namespace", "3"]).trim_end(), hex(&[7; 5000]));
-    let none = refusal(1, &["get", at, &hex(&key(1))]);
+    assert_eq!(told(&["get", at, &hex(key(0))]).trim_end(), hex([7; 20]));
+    assert_eq!(told(&["get", at, &hex(key(1)), "--namespace", "3"]).trim_end(), hex([7; 5000]));
+    let none = refusal(1, &["get", at, &hex(key(1))]);
     assert!(none.contains("no value"), "{none}");
-    let output = pleach(&["get", at, &hex(&key(1)), "--json"]);
+    let output = pleach(&["get", at, &hex(key(1)), "--json"]);
     let none: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert!(none["value"].is_null() && none["error"].is_null(), "{none}");
-    let line = refusal(2, &["get", at, &hex(&key(1)), "--namespace", "8"]);
+    let line = refusal(2, &["get", at, &hex(key(1)), "--namespace", "8"]);
     assert!(line.contains("no namespace 8"), "{line}");
 
     let all = document(&["namespaces", at, "--json"]);
@@ -220,7 +212,7 @@ fn a_proof_is_verified_without_the_database() {
     let file = file.to_str().expect("a plain name");
     // Absent by now, and present back then.
     for commit in [None, Some("1")] {
-        let digits = hex(&key(1));
+        let digits = hex(key(1));
         let mut arguments = vec!["prove", at, &digits, "--json"];
         arguments.extend(commit.iter().flat_map(|commit| ["--at", commit]));
         let mut proven = document(&arguments);
@@ -251,7 +243,7 @@ fn a_proof_is_verified_without_the_database() {
 #[test]
 fn databases_of_other_hashers_are_served_or_refused_with_a_cure() {
     let own = Hasher::new("test-hash", |bytes| Hasher::BLAKE3.hash(&[bytes, b"!"].concat()));
-    let (papers, digits) = (folder(), hex(&key(1)));
+    let (papers, digits) = (folder(), hex(key(1)));
     let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
     let made = |name: &str, hasher| {
         let options = Options::new(place(name)).create(true).small().hasher(hasher);
@@ -339,9 +331,9 @@ fn a_rollback_is_one_commit() {
     assert!(told(&["stat", at]).contains(then.as_str().expect("a root")));
     told(&["rollback", at, "--at", "5"]);
     // The first commit had the key.
-    let before = document(&["get", at, &hex(&key(1)), "--at", "1", "--json"]);
-    assert_eq!((&before["commit"], &before["value"]), (&json!(1), &json!(hex(&[7; 9]))));
-    refusal(1, &["get", at, &hex(&key(1))]);
+    let before = document(&["get", at, &hex(key(1)), "--at", "1", "--json"]);
+    assert_eq!((&before["commit"], &before["value"]), (&json!(1), &json!(hex([7; 9]))));
+    refusal(1, &["get", at, &hex(key(1))]);
     assert!(told(&["stat", at]).contains(&root));
     let line = refusal(2, &["rollback", at, "--at", "90"]);
     assert!(line.contains("there is no commit 90"), "{line}");
@@ -521,7 +513,7 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     assert!(told(&["scrub", at]).starts_with("nothing found"));
     assert!(told(&["check", at, "--root", &root]).starts_with("nothing found"));
     let spoil = || {
-        let told = told(&["explain", at, &hex(&key(3))]);
+        let told = told(&["explain", at, &hex(key(3))]);
         let line = told.lines().find_map(|line| line.strip_prefix("page     number "));
         let page = line.and_then(|line| line.split(',').next()).and_then(|page| page.parse().ok());
         let page: u64 = page.expect("it has a page");
@@ -547,7 +539,7 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     running.close().expect("closed");
     // The process may have written it anew, from its cache: else it is as bad as it was, and where the key lies cannot
     // be told.
-    let is_bad = pleach(&["explain", at, &hex(&key(3))]).status.code() == Some(5);
+    let is_bad = pleach(&["explain", at, &hex(key(3))]).status.code() == Some(5);
     let page = if is_bad { page } else { spoil() };
     let line = refusal(1, &["repair", at]);
     assert!(line.contains("--from ARCHIVE"), "{line}");
@@ -564,7 +556,7 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     let report = document(&["repair", at, "--from", &archive, "--to", &mended, "--json"]);
     assert_eq!(report["root"], root);
     assert!(told(&["check", &mended, "--root", &root]).starts_with("nothing found"));
-    assert_eq!(told(&["get", &mended, &hex(&key(4))]).trim_end(), hex(&[7; 6000]));
+    assert_eq!(told(&["get", &mended, &hex(key(4))]).trim_end(), hex([7; 6000]));
 }
 
 /// A database of 23 commits whose log is damaged at commit 16, an archive with commit 18, and the newest root.
@@ -725,8 +717,8 @@ fn what_a_newer_version_has_made_is_no_damage() {
     let at = name(&db);
     told(&["backup", at, "--to", &archive]);
     told(&["export", at, "--to", &place("stream")]);
-    std::fs::write(place("proof"), told(&["prove", at, &hex(&key(0)), "--json"])).expect("written");
-    let zeros = hex(&[0; 32]);
+    std::fs::write(place("proof"), told(&["prove", at, &hex(key(0)), "--json"])).expect("written");
+    let zeros = hex([0; 32]);
     let new = place("new");
     let commands: [&[&str]; 19] = [
         &["stat", at],
@@ -1055,7 +1047,7 @@ fn an_export_that_cannot_be_written_leaves_no_file() {
 fn commands_that_read_work_beside_the_process_that_writes() {
     let (db, _) = database();
     let open = open(&db);
-    let (at, key_1, key_2) = (name(&db), hex(&key(1)), hex(&key(2)));
+    let (at, key_1, key_2) = (name(&db), hex(key(1)), hex(key(2)));
     for round in 1..=5_u8 {
         commit(&open, vec![Access::write(key(2), Some(Bytes::from(vec![round; 9])))]);
         if round.is_multiple_of(2) {
@@ -1064,7 +1056,7 @@ fn commands_that_read_work_beside_the_process_that_writes() {
         let root = open.root().to_string();
         let stat = document(&["stat", at, "--json"]);
         assert_eq!((&stat["root"], &stat["in_use"]), (&root.clone().into(), &true.into()));
-        assert_eq!(told(&["get", at, &key_2]).trim_end(), hex(&[round; 9]));
+        assert_eq!(told(&["get", at, &key_2]).trim_end(), hex([round; 9]));
         refusal(1, &["get", at, &key_1]);
         assert_eq!(told(&["dump", at]).lines().count() as u64, PAIRS - 1);
         assert_eq!(document(&["explain", at, &key_2, "--json"])["present"], true);
@@ -1150,7 +1142,7 @@ fn errors_of_arguments_are_json_too() {
 fn errors_name_commands_and_options() {
     let (db, _) = database();
     let at = name(&db);
-    let digits = hex(&key(2));
+    let digits = hex(key(2));
     let cases: [(&[&str], &str); 4] = [
         (&["get", at, &digits, "--namespace", "7"], "`pleach namespaces"),
         (&["explain", at, &digits, "--namespace", "7"], "`pleach namespaces"),

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::page_common::*;
-use pleach_core::Hasher;
+use pleach_core::{Hasher, hexadecimal::hex};
 
 #[test]
 fn seeded_pages_keep_their_digests() {
@@ -29,11 +29,7 @@ fn seeded_pages_keep_their_digests() {
     ];
     let mut found = String::new();
     for (name, page) in &pages {
-        write!(found, "{name} ").unwrap();
-        for byte in Hasher::BLAKE3.hash(&page[..]) {
-            write!(found, "{byte:02x}").unwrap();
-        }
-        found.push('\n');
+        writeln!(found, "{name} {}", hex(Hasher::BLAKE3.hash(&page[..]))).unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pages.txt");
     if std::env::var_os("PLEACH_BLESS").is_some() {

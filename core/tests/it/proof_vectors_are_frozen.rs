@@ -6,15 +6,12 @@
 
 use std::path::Path;
 
+use pleach_core::hexadecimal::hex;
 use pleach_core::naive::NaiveTrie;
 use pleach_core::node::value_hash;
 use pleach_core::proof::{Access, ChangeProof, KeyProof, KeysProof, Lookup, Op, RangeProof};
 use pleach_core::{Hasher, Key, ValueHash, proof::witness};
 use serde_json::{Value, json};
-
-fn hex(bytes: impl AsRef<[u8]>) -> String {
-    bytes.as_ref().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
-}
 
 fn value(hash: Option<ValueHash>) -> Value {
     hash.map_or(Value::Null, |hash| hex(<[u8; 32]>::from(hash)).into())

@@ -1,14 +1,13 @@
 //! Contradictions between parts of a database that are intact each for itself.
 
 use pleach_beatree::space::SpaceError;
+use pleach_core::hexadecimal::hex;
 use pleach_core::page::OverflowError;
 use pleach_core::proof::BuildError;
 use pleach_core::{Key, Node, Prefix};
 use pleach_journal::format::bytes::BodyError;
 use pleach_journal::format::image_error::ImageError;
 use pleach_journal::format::position::LogPos;
-
-use super::hexadecimal::hex;
 
 /// Intact parts of a database that contradict each other.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -12,6 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use pleach_beatree::space::SpaceError;
+use pleach_core::hexadecimal::hex;
 use pleach_core::page::PageError;
 use pleach_core::{Hasher, debug_is_text};
 use pleach_io::IoError;
@@ -28,7 +29,6 @@ use crate::options::InvalidOption;
 
 pub use contradiction::Contradiction;
 pub(crate) use hexadecimal::Hex;
-pub use hexadecimal::hex;
 pub use no_room::NoRoom;
 pub use outcome::{Advice, Outcome};
 pub(crate) use place::Place;

@@ -1,7 +1,7 @@
 //! Folding children of regions, a batch at a time, on any thread: pages, the nodes that they store, and the
 //! nodes in the index.
 
-use pleach::internals::error::hex;
+use pleach::internals::hexadecimal::hex;
 use pleach::internals::open::pages::{VisitedPage, parse};
 use pleach_beatree::leaf_fold::{KeyState, PageState, below, fold_page};
 use pleach_beatree::stored::cell_value;

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use pleach::Result;
-use pleach::internals::error::hex;
+use pleach::internals::hexadecimal::hex;
 use pleach::internals::open::pages::parse;
 use pleach::internals::open::recovery::{RecoveredState, RecoveredTrie};
 use pleach::internals::roots::TrieRoot;

@@ -13,10 +13,10 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::lock_order::RankedGuard;
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
+use pleach_core::hexadecimal::hex;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 
-use crate::error::hex;
 use crate::state::lock_ranks::STRUCTURE;
 
 /// How often a lookup may find its region retired.
