@@ -692,8 +692,8 @@ fn a_history_that_is_given_up_is_no_healing() {
     assert!(told(&["repair", at]).starts_with("nothing was to be repaired"));
 }
 
-/// Changes both superblocks of a folder.
-fn change_superblocks(folder: &Path, change: impl Fn(&mut Superblock)) {
+/// Changes both superblocks of a folder, and gives them a version of the format.
+fn change_superblocks(folder: &Path, version: u32, change: impl Fn(&mut Superblock)) {
     let path = folder.join("super");
     let mut bytes = std::fs::read(&path).expect("read");
     for slot in 0..2 {
@@ -703,6 +703,9 @@ fn change_superblocks(folder: &Path, change: impl Fn(&mut Superblock)) {
         let mut block = decoded.expect("a superblock");
         change(&mut block);
         page.copy_from_slice(block.encode(slot).page(0));
+        page[16..20].copy_from_slice(&version.to_le_bytes());
+        let checksum = XxHash3_64::oneshot(&page[8..]);
+        page[..8].copy_from_slice(&checksum.to_le_bytes());
     }
     std::fs::write(path, bytes).expect("written");
 }
@@ -742,10 +745,8 @@ fn what_a_newer_version_has_made_is_no_damage() {
         &["repair", at, "--from", &archive, "--to", &new],
     ];
     let whole = files(db.path());
-    let changes: [fn(&mut Superblock); 2] =
-        [|block| block.format = FORMAT_VERSION + 1, |block| block.incompatible = 1 << 40];
-    for change in changes {
-        change_superblocks(db.path(), change);
+    for (version, incompatible) in [(FORMAT_VERSION + 1, 0), (FORMAT_VERSION, 1 << 40)] {
+        change_superblocks(db.path(), version, |block| block.incompatible = incompatible);
         let newer = files(db.path());
         for command in commands {
             let line = refusal(7, command);
@@ -766,7 +767,7 @@ fn what_a_newer_version_has_made_is_no_damage() {
         std::fs::write(db.path().join("super"), &old.1).expect("written");
     }
     // What forbids writing alone: it can be read, and no command says that all is well.
-    change_superblocks(db.path(), |block| block.read_only_compatible = 1 << 40);
+    change_superblocks(db.path(), FORMAT_VERSION, |block| block.read_only_compatible = 1 << 40);
     assert!(told(&["stat", at]).contains(&root));
     for command in [&["upgrade", at][..], &["rollback", at, "--at", "0"], &["repair", at]] {
         let line = refusal(7, command);

@@ -25,7 +25,7 @@ use pleach_io::Disk;
 use pleach_journal::format::buffered;
 use pleach_journal::format::image::{ImageWriter, WrittenBranch, node_file};
 use pleach_journal::format::position::{LogPoint, LogPos};
-use pleach_journal::format::superblock::{DurabilityMode, FORMAT_VERSION, ImageRef, Superblock};
+use pleach_journal::format::superblock::{DurabilityMode, ImageRef, Superblock};
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::log::copies;
 
@@ -453,7 +453,6 @@ fn superblock(
 ) -> Superblock {
     let sequencer = &db.commits.sequencer;
     Superblock {
-        format: FORMAT_VERSION,
         image,
         commit: tip.number,
         root: tip.roots.over_all(db.hasher),

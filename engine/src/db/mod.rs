@@ -249,9 +249,8 @@ impl Db {
         self.commit_fact(commit, Undo::rolled_back_to)
     }
 
-    /// When a commit was made, by the system's clock, in whole seconds; `None` where that is not known: for commit 0, for
-    /// commits in the log of format 7, and where the clock stood before 1970 or after 9999. The clock may be set back, so that a later
-    /// commit has an earlier time.
+    /// When a commit was made, by the system's clock, in whole seconds; `None` where that is not known: for commit 0, and
+    /// where the clock stood before 1970 or after 9999. The clock may be set back, so that a later commit has an earlier time.
     ///
     /// # Errors
     /// As [`Self::rolled_back_to`].

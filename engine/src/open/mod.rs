@@ -148,7 +148,6 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
             stored_levels: pleach_beatree::build::LEVELS,
         };
         let first = Superblock {
-            format: FORMAT_VERSION,
             database,
             created_by: FORMAT_VERSION,
             hasher: hasher.into(),

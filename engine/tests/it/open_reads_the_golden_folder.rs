@@ -17,7 +17,6 @@ use crate::common::commit;
 use crate::crash::{SimDb, unrecorded};
 use crate::export_is_imported::{EMPTY, MERKLE, PLAIN, filled, open, pairs, put};
 
-const FORMAT_7: &str = "tests/golden/folder-7";
 const FORMAT_8: &str = "tests/golden/folder-8";
 
 /// A database whose history is in runs on the device and, of the newest commit, in the log.
@@ -44,12 +43,6 @@ fn unpacked(from: &str, to: &Path) {
         let file = fs::File::options().write(true).open(to.join(name)).expect("opened");
         file.set_len(length.parse().expect("a length")).expect("as long as it was");
     }
-}
-
-#[test]
-fn the_folder_of_format_7_opens_with_all_that_it_had() {
-    let times = opens(FORMAT_7, &with_runs(&SimDisk::new(3, unrecorded())));
-    assert_eq!(times.last(), Some(&None), "records of the log have none");
 }
 
 #[test]

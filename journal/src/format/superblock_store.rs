@@ -7,7 +7,7 @@ use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf};
 
 use super::position::LogPos;
 use super::superblock::{
-    FILE, FILE_LEN, FORMAT_VERSION, SLOT_DISTANCE, SPARE, SlotError, Superblock, SuperblockError,
+    FILE, FILE_LEN, SLOT_DISTANCE, SPARE, SlotError, Superblock, SuperblockError,
 };
 
 /// The file with its two slots.
@@ -108,8 +108,6 @@ impl SuperblockStore {
     ///
     /// An older superblock that does not lead to the newest is removed: a bulk load writes no log, so the superblock
     /// before it would lead back to the empty database.
-    ///
-    /// The format becomes the newest one, since older versions read no record that is written from here on.
     pub fn confirm(
         &mut self,
         durable_through: LogPos,
@@ -126,9 +124,6 @@ impl SuperblockStore {
             other.replay.position == newest.replay.position && other.commit != newest.commit
         }) {
             self.other = Err(SlotError::GivenUp);
-        }
-        for superblock in std::iter::once(newest).chain(self.other.as_mut().ok()) {
-            superblock.format = FORMAT_VERSION;
         }
         let (whole, device) = (self.whole(), &self.device);
         let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {
@@ -157,7 +152,7 @@ impl SuperblockStore {
             let page = match superblock {
                 Ok(superblock) => superblock.encode(slot),
                 Err(SlotError::Blank) if self.newest.generation == 1 => continue,
-                Err(_) => Superblock::given_up(slot, self.newest.format),
+                Err(_) => Superblock::given_up(slot),
             };
             let at = usize::try_from(u64::from(slot) * SLOT_DISTANCE).unwrap_or(0) / PAGE;
             whole.page_mut(at).copy_from_slice(page.page(0));

@@ -7,9 +7,7 @@ use pleach_io::sim::{
 use pleach_io::{Device, Disk, IoError, OpenMode, Operation, PageBuf};
 use pleach_journal::format::creation::{CreationError, DirectoryState, MARKER, create, inspect};
 use pleach_journal::format::incarnation::{self, IncarnationError, raise};
-use pleach_journal::format::superblock::{
-    self, FORMAT_VERSION, Geometry, Superblock, SuperblockError,
-};
+use pleach_journal::format::superblock::{self, Geometry, Superblock, SuperblockError};
 use pleach_journal::format::superblock_store::SuperblockStore;
 
 const DATABASE: u64 = 0x77;
@@ -39,7 +37,6 @@ fn first() -> Superblock {
     };
     let prepared_through = geometry.log_segment;
     Superblock {
-        format: FORMAT_VERSION,
         database: DATABASE,
         hasher: pleach_core::Hasher::BLAKE3.into(),
         geometry,

@@ -28,7 +28,6 @@ fn sample() -> Superblock {
             overflow_segment: 1 << 20,
             stored_levels: 3,
         },
-        format: FORMAT_VERSION,
         generation: 1,
         image: ImageRef {
             file: ImageFile::B,
@@ -200,21 +199,6 @@ fn falling_back_gives_the_older_superblock() {
     assert_eq!(store.newest().commit, 8);
     store.write(&Superblock { commit: 100, ..sample() }).expect("no faults");
     assert_eq!(store.newest().commit, 100);
-}
-
-/// Records of a newer format may follow at once, which an older version would call damaged.
-#[test]
-fn a_writable_open_makes_the_format_the_newest() {
-    let (disk, mut store) = created();
-    for _ in 0..2 {
-        store.write(&Superblock { format: 7, ..sample() }).expect("no faults");
-    }
-    let mut store = open(&disk).expect("two slots");
-    assert_eq!(store.newest().format, 7);
-    store.confirm(sample().durable_through, sample().prepared_through).expect("no faults");
-    let store = open(&disk).expect("two slots");
-    assert_eq!(store.newest().format, FORMAT_VERSION);
-    assert_eq!(store.other().map(|other| other.format), Ok(FORMAT_VERSION));
 }
 
 #[test]

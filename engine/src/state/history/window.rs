@@ -39,7 +39,7 @@ pub(crate) struct PriorCommit {
     pub(crate) blob: Arc<[u8]>,
     /// The commit that this one restores, if it is a rollback.
     pub(crate) back_to: Option<u64>,
-    /// When this commit was made, in seconds since 1970; `None` where the clock or format 7 did not say it.
+    /// When this commit was made, in seconds since 1970; `None` where the clock did not say it.
     pub(crate) time: Option<u64>,
 }
 

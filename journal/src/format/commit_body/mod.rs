@@ -63,7 +63,6 @@ const ENTRY_LEN: usize = 16 + 3 * 8 + 2 * 32;
 const FLAG_UNDO: u16 = 1;
 /// Only together with [`FLAG_UNDO`], as is the next one.
 const FLAG_ROLLBACK: u16 = 2;
-/// Records of format 7 have no time.
 const FLAG_TIME: u16 = 4;
 
 const ABSENT: u8 = 0;

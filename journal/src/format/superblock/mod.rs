@@ -48,10 +48,8 @@ pub const SPARE: SpareFile = SpareFile { name: names::SUPERBLOCK_SPARE, len: FIL
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// Magic of an abandoned slot.
 const GIVEN_UP: [u8; 8] = *b"PLEACHGU";
-/// The version that this code writes.
+/// The version that this code reads and writes.
 pub const FORMAT_VERSION: u32 = 8;
-/// The oldest version that this code reads: its log records have no times. A writable open makes it the newest one.
-const OLDEST: u32 = 7;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
 const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
@@ -115,8 +113,6 @@ pub enum DurabilityMode {
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Superblock {
-    /// The version of the format of this superblock and its image.
-    pub format: u32,
     /// Random id of the database.
     pub database: u64,
     /// Version number of the software that created it, for reports.
@@ -184,7 +180,7 @@ pub enum SlotError {
     #[error("format version {0}, this software knows {FORMAT_VERSION}")]
     Newer(u32),
     /// A superblock of an earlier version of the format.
-    #[error("format version {0}, this software reads {OLDEST} to {FORMAT_VERSION}")]
+    #[error("format version {0}, this software reads {FORMAT_VERSION}")]
     Older(u32),
     /// The contents of the other slot.
     #[error("the contents of slot {0}")]
@@ -209,7 +205,7 @@ pub enum SuperblockError {
     },
     /// A later version has written here.
     #[error(
-        "a newer version has made this database: its format is {found}, this one reads {OLDEST} to {FORMAT_VERSION}; open it with that version"
+        "a newer version has made this database: its format is {found}, this one reads {FORMAT_VERSION}; open it with that version"
     )]
     NewerVersion {
         /// Its version.
@@ -217,7 +213,7 @@ pub enum SuperblockError {
     },
     /// A version of this software whose format is no longer read has written here.
     #[error(
-        "the database has format version {found}, this software reads {OLDEST} to {FORMAT_VERSION}: open it with the version that it belongs to, or make a new database"
+        "the database has format version {found}, this software reads {FORMAT_VERSION}: open it with the version that it belongs to, or make a new database"
     )]
     OlderVersion {
         /// Its version.
@@ -257,7 +253,7 @@ impl Superblock {
         let mut buf = PageBuf::zeroed(1);
         let page = buf.page_mut(0);
         put(page, at::MAGIC, MAGIC);
-        put(page, at::VERSION, self.format.to_le_bytes());
+        put(page, at::VERSION, FORMAT_VERSION.to_le_bytes());
         put(page, at::SLOT, slot.to_le_bytes());
         put(page, at::DATABASE, self.database.to_le_bytes());
         put(page, at::CREATED_BY, self.created_by.to_le_bytes());
@@ -293,11 +289,11 @@ impl Superblock {
     }
 
     /// The page of an abandoned slot.
-    pub(super) fn given_up(slot: u32, format: u32) -> PageBuf {
+    pub(super) fn given_up(slot: u32) -> PageBuf {
         let mut buf = PageBuf::zeroed(1);
         let page = buf.page_mut(0);
         put(page, at::MAGIC, GIVEN_UP);
-        put(page, at::VERSION, format.to_le_bytes());
+        put(page, at::VERSION, FORMAT_VERSION.to_le_bytes());
         put(page, at::SLOT, slot.to_le_bytes());
         let checksum = XxHash3_64::oneshot(&page[at::MAGIC..]);
         put(page, at::CHECKSUM, checksum.to_le_bytes());
@@ -322,7 +318,6 @@ impl Superblock {
         let clean_end = get_u64(page, at::CLEAN_END);
         let geometry = Geometry::decode(page)?;
         Ok(Self {
-            format: get_u32(page, at::VERSION),
             database: get_u64(page, at::DATABASE),
             created_by: get_u32(page, at::CREATED_BY),
             hasher,
@@ -372,7 +367,7 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
     if *page == [0; PAGE] {
         return Err(SlotError::Blank);
     }
-    if (OLDEST..=FORMAT_VERSION).any(|format| page == Superblock::given_up(slot, format).page(0)) {
+    if page == Superblock::given_up(slot).page(0) {
         return Err(SlotError::GivenUp);
     }
     if get::<8>(page, at::MAGIC) != MAGIC {
@@ -382,9 +377,9 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
         return Err(SlotError::Checksum);
     }
     match get_u32(page, at::VERSION) {
-        OLDEST..=FORMAT_VERSION => {}
+        FORMAT_VERSION => {}
         0 => return Err(SlotError::Field(at::VERSION)),
-        older if older < OLDEST => return Err(SlotError::Older(older)),
+        older if older < FORMAT_VERSION => return Err(SlotError::Older(older)),
         newer => return Err(SlotError::Newer(newer)),
     }
     match get_u32(page, at::SLOT) {
