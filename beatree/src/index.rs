@@ -1,6 +1,6 @@
 //! All regions of the key space in order, immutable and published whole.
 //!
-//! A split or a join of regions makes a new index ([`crate::split`]) and publishes it in place of the old one; both
+//! A split or a join of regions makes a new index ([`crate::split_regions`]) and publishes it in place of the old one; both
 //! share the unchanged regions.
 //!
 //! Invariant: the regions tile the key space. A table over the leading bits makes the search a few steps long for

@@ -32,7 +32,8 @@
 //! ```
 
 use pleach_core::fold::{
-    Columns, DifferingBits, FoldSpan, Folder, HashId, Subtrie, TreeletPath, ValueChange, heap_index,
+    Columns, DifferingBits, FoldSpan, Folder, HashId, Subtrie, TREELET_LEVELS, TreeletPath,
+    ValueChange, heap_index,
 };
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
@@ -40,7 +41,7 @@ use pleach_core::prefix::{Prefix, bits_after, common_len};
 use pleach_core::{Key, Node};
 
 use crate::stored::{Stored, cell_value};
-use crate::treelet::{self, TreeletNodes, treelet_levels};
+use crate::treelet::{TreeletNodes, treelet_levels};
 
 /// Keys of a part at most; one that is both accessed and buffered counts twice.
 const PART: usize = 128;
@@ -114,7 +115,7 @@ pub fn fold_page(
     let keeps = keeps_nodes && has_levels;
     let mut merge = PageMerge::new(folder, page, columns, known, keeps, accesses, results);
     merge.stored = stored;
-    merge.bottom = if known.is_some() { treelet::LEVELS } else { stored };
+    merge.bottom = if known.is_some() { TREELET_LEVELS } else { stored };
     merge.visit(0, 0);
     FoldedPage { subtrie: merge.into_subtrie(), columns, parts: Vec::new() }
 }
@@ -156,9 +157,9 @@ fn add_needed_prefixes(
     let is_expanded = match known.node(heap_index(level, bits)).map(kind) {
         Some(NodeKind::Internal | NodeKind::Terminator) if below == 0 => return,
         Some(_) if below == 0 && beside => return,
-        Some(NodeKind::Internal) => level == treelet::LEVELS,
+        Some(NodeKind::Internal) => level == TREELET_LEVELS,
         Some(NodeKind::Leaf | NodeKind::Terminator) => true,
-        None => level == treelet::LEVELS || page.leaf.is_some_and(|leaf| leaf.levels() == level),
+        None => level == TREELET_LEVELS || page.leaf.is_some_and(|leaf| leaf.levels() == level),
     };
     if is_expanded {
         return needed.push(at);
@@ -178,7 +179,7 @@ pub fn needs_parts(changes: usize) -> bool {
 /// is not cut then.
 pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bool {
     let Some(columns) = page.treelet.map(|known| known.columns()) else { return false };
-    let bucket = |key: &Key| bits_of(page.at, columns, key, treelet::LEVELS);
+    let bucket = |key: &Key| bits_of(page.at, columns, key, TREELET_LEVELS);
     let mut groups = accesses.chunk_by(|a, b| bucket(&a.key) == bucket(&b.key));
     columns.is_none_or(|own| is_divided_by_columns(page, own, accesses))
         && groups.all(|group| {

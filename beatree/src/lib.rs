@@ -46,7 +46,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use pleach_beatree::build::{CellRef, PageCells, PageStamp, fold_pages, write_page};
+//! use pleach_beatree::page_plan::{CellRef, PageCells, PageStamp, fold_pages, write_page};
 //! use pleach_beatree::cache::{Cache, NO_BATCH};
 //! use pleach_beatree::grace::Grace;
 //! use pleach_beatree::load::{BuiltLeaf, regions};
@@ -91,7 +91,6 @@
 
 #![warn(missing_debug_implementations)]
 
-pub mod build;
 pub mod cache;
 pub mod children;
 pub mod grace;
@@ -100,10 +99,11 @@ pub mod leaf_fold;
 pub mod load;
 pub mod lock_order;
 pub mod page_no;
+pub mod page_plan;
 pub mod recycle;
 pub mod region;
 pub mod space;
-pub mod split;
+pub mod split_regions;
 pub mod stored;
 pub mod treelet;
 pub mod value;

@@ -11,7 +11,7 @@
 //! assert!(matches!(short, Stored::Inline(_)));
 //! // Too long for a page: hashed at once, written to the overflow file later.
 //! let long = Stored::from_value(Hasher::BLAKE3, vec![0; 100_000].into());
-//! assert!(matches!(long, Stored::Large(_)) && long.is_present());
+//! assert!(matches!(long, Stored::Long(_)) && long.is_present());
 //! assert!(Stored::Absent.fold_value().is_none());
 //! ```
 
@@ -34,14 +34,14 @@ pub enum Stored {
     /// A value of at most [`MAX_INLINE`] bytes.
     Inline(Value),
     /// A longer value that has not been written to the overflow file yet.
-    Large(Arc<LargeValue>),
+    Long(Arc<LongValue>),
     /// A longer value in the overflow file: the raw overflow cell.
     Overflow(Arc<[u8]>),
 }
 
 /// A long value in memory.
 #[derive(Debug, PartialEq, Eq)]
-pub struct LargeValue {
+pub struct LongValue {
     /// The value's hash under the database's hasher.
     pub hash: ValueHash,
     /// The value's bytes.
@@ -54,7 +54,7 @@ impl Stored {
         if value.len() <= MAX_INLINE {
             Self::Inline(value)
         } else {
-            Self::Large(Arc::new(LargeValue { hash: hasher.hash(&value).into(), bytes: value }))
+            Self::Long(Arc::new(LongValue { hash: hasher.hash(&value).into(), bytes: value }))
         }
     }
 
@@ -80,7 +80,7 @@ impl Stored {
         match self {
             Self::Absent => None,
             Self::Inline(value) => Some(FoldValue::Bytes(value)),
-            Self::Large(large) => Some(FoldValue::Hash(large.hash)),
+            Self::Long(large) => Some(FoldValue::Hash(large.hash)),
             Self::Overflow(raw) => Some(FoldValue::Hash(overflow_cell(raw).value_hash())),
         }
     }
@@ -100,7 +100,7 @@ impl Stored {
         match self {
             Self::Absent => 0,
             Self::Inline(value) => value.heap_bytes(),
-            Self::Large(large) => large.bytes.heap_bytes() + size_of::<LargeValue>() + 16,
+            Self::Long(large) => large.bytes.heap_bytes() + size_of::<LongValue>() + 16,
             Self::Overflow(raw) => raw.len() + 16,
         }
     }

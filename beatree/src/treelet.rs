@@ -1,7 +1,7 @@
 //! The nodes between a leaf page's prefix and its buckets, with buffered changes applied.
 //!
 //! A leaf page stores the nodes four levels below its prefix as of its writing. A page that is used again and again has
-//! more in memory: the nodes of all positions down to [`LEVELS`] levels below the prefix, with every committed change
+//! more in memory: the nodes of all positions down to [`TREELET_LEVELS`] levels below the prefix, with every committed change
 //! applied. The subtries that begin there are its *buckets*. So a fold expands only the buckets that it accesses, and a
 //! flush hashes nothing at all. Nodes become known as folds compute them; unknown ones are expanded from the page.
 //!
@@ -33,15 +33,13 @@ use pleach_core::cpu_prefetch;
 use pleach_core::fold::{Columns, TREELET_LEVELS, above, heap_index};
 use pleach_core::{Key, Node, NodeKind, Prefix, TERMINATOR};
 
-/// Levels below a page's prefix.
-pub const LEVELS: u8 = TREELET_LEVELS;
 /// Levels below `at` that a fold of its page can capture.
 pub fn treelet_levels(at: &Prefix) -> u8 {
-    if at.len() + u16::from(LEVELS) <= 256 { LEVELS } else { 0 }
+    if at.len() + u16::from(TREELET_LEVELS) <= 256 { TREELET_LEVELS } else { 0 }
 }
 
-/// Positions: the prefix itself and all down to [`LEVELS`] below it.
-const POSITIONS: usize = (1 << (LEVELS + 1)) - 1;
+/// Positions: the prefix itself and all down to [`TREELET_LEVELS`] below it.
+const POSITIONS: usize = (1 << (TREELET_LEVELS + 1)) - 1;
 
 const _: () = assert!(POSITIONS <= 64, "one bit each in a word");
 
@@ -101,9 +99,9 @@ impl Treelet {
 
     /// Prefetches the memory that a fold of this bucket reads: the path down to it, and its siblings.
     pub fn cpu_prefetch(&self, bucket: u8) {
-        for level in 1..=LEVELS {
+        for level in 1..=TREELET_LEVELS {
             // Siblings are neighbours, the left one at an odd index.
-            let left = (heap_index(level, bucket >> (LEVELS - level)) - 1) | 1;
+            let left = (heap_index(level, bucket >> (TREELET_LEVELS - level)) - 1) | 1;
             cpu_prefetch(&self.nodes[usize::from(left)..=usize::from(left) + 1]);
         }
     }
@@ -191,7 +189,7 @@ impl<'a> TreeletNodes<'a> {
     /// `like` is a key of the page. `None` where not all nodes are known.
     pub fn subtries(&self, like: &Key, depth: u16) -> Option<Vec<(Prefix, Node)>> {
         let columns = self.columns?;
-        let lowest = (1..=LEVELS).find(|level| columns.level_end(*level) >= depth)?;
+        let lowest = (1..=TREELET_LEVELS).find(|level| columns.level_end(*level) >= depth)?;
         let (mut found, mut todo) = (Vec::new(), vec![(0, 0)]);
         while let Some((level, bits)) = todo.pop() {
             let node = self.node(heap_index(level, bits))?;

@@ -11,7 +11,7 @@ use crate::handles::{CountedHandle, HandleKind, Handles};
 use crate::metrics::Metrics;
 use crate::prefetch::requests::PrefetchState;
 use crate::read::reader_pool::{PageReaderPool, ReaderPool};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::run_reader::RunReader;
 
 /// An open database.
@@ -26,11 +26,11 @@ pub(crate) struct Engine {
     pub(crate) handles: Arc<Handles>,
     /// The database, with namespace 0's trie. The last field: the folder stays locked until no other field reads from
     /// it.
-    pub(crate) db: Arc<TrieDb>,
+    pub(crate) db: Arc<NamespaceDb>,
 }
 
 impl Engine {
-    pub(crate) fn new(state: Arc<TrieDb>, prefetch: Arc<PrefetchState>) -> Self {
+    pub(crate) fn new(state: Arc<NamespaceDb>, prefetch: Arc<PrefetchState>) -> Self {
         let finisher =
             Finisher::new(state.hasher, state.runtime.workers(), &state.budget, &state.counters);
         let (readers, scanners) = (PageReaderPool::default(), ReaderPool::default());
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     /// The trie of a namespace, dropped or not.
-    pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<TrieDb>> {
+    pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<NamespaceDb>> {
         self.db.trie(namespace).ok_or(Error::Namespace(namespace))
     }
 

@@ -21,10 +21,10 @@ use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::finish::{BatchReservation, finish};
 use crate::roots::Roots;
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::pages::overflow;
 use crate::state::view::View;
-use crate::state::{Database, TrieDb};
+use crate::state::{Database, NamespaceDb};
 
 /// Attempts before commits that come between are reported.
 const TRIES: u32 = 4;
@@ -79,9 +79,13 @@ struct PreparedRollback {
 }
 
 /// Prepares the rollback to commit `wanted` on a view of the newest one.
-fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<PreparedRollback> {
+fn prepare(
+    engine: &Engine,
+    (view, prev): (View, CommitState),
+    wanted: u64,
+) -> Result<PreparedRollback> {
     let db = &engine.db;
-    let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
+    let (then, CommitState { roots, blob, .. }) = db.commits.view_at(wanted)?;
     let undone = db.run_read(wanted, || {
         let of = |namespace| {
             Ok((namespace, then.for_namespace(namespace).all_changes_below(&Prefix::ROOT)?))
@@ -164,7 +168,11 @@ impl PreparedRollback {
 }
 
 /// Writes of the values that keys had in the wanted commit.
-fn accesses_of(db: &TrieDb, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<Vec<KeyAccess>> {
+fn accesses_of(
+    db: &NamespaceDb,
+    wanted: u64,
+    undone: Vec<(Key, Stored)>,
+) -> Result<Vec<KeyAccess>> {
     let mut accesses = Vec::with_capacity(undone.len());
     for (key, prior) in undone {
         let prior = match prior {

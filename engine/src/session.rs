@@ -24,7 +24,7 @@ use crate::handles::{CountedHandle, HandleKind, Holder};
 use crate::namespace::Namespace;
 use crate::observe::FINISH;
 use crate::roots::{Roots, TrieRoot};
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::view::View;
 
 /// How a session is opened.
@@ -83,7 +83,7 @@ type LazyNamespace = OnceLock<Namespace>;
 pub struct Session {
     engine: Arc<Engine>,
     /// The state that the session reads; under overlays the number is that of the commit below them.
-    tip: Tip,
+    tip: CommitState,
     /// Namespace 0, whose view pins the state for all namespaces.
     first: Namespace,
     /// The other namespaces, in the order of the roots, each made when it is first asked for.
@@ -116,7 +116,7 @@ impl Session {
     pub(crate) fn new(
         engine: &Arc<Engine>,
         view: View,
-        tip: Tip,
+        tip: CommitState,
         options: SessionOptions,
         holder: Holder,
     ) -> Self {

@@ -159,7 +159,7 @@ impl<K: TableKey> RunTable<K> {
         match stored {
             Stored::Absent => self.mark(commit, ABSENT),
             Stored::Inline(value) => self.put_bytes(commit, value),
-            Stored::Large(_) | Stored::Overflow(_) => {
+            Stored::Long(_) | Stored::Overflow(_) => {
                 self.not_inline.push((place(self.marks.len()), stored.clone()));
                 self.not_inline_bytes += stored.heap_bytes();
                 self.mark(commit, NOT_INLINE);

@@ -196,7 +196,7 @@ fn describe(stored: &Stored) -> String {
     match stored {
         Stored::Absent => "absent".to_owned(),
         Stored::Inline(value) => format!("{} bytes: {value:?}", value.len()),
-        Stored::Large(large) => format!("{} bytes, hash {}", large.bytes.len(), hex(large.hash)),
+        Stored::Long(large) => format!("{} bytes, hash {}", large.bytes.len(), hex(large.hash)),
         Stored::Overflow(raw) => {
             let cell = pleach_beatree::stored::overflow_cell(raw);
             let runs: Vec<String> =

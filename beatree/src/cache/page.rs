@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_core::cpu_prefetch;
-use pleach_core::fold::Columns;
+use pleach_core::fold::{Columns, TREELET_LEVELS};
 use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
-use crate::treelet::{LEVELS, Treelet, TreeletNodes};
+use crate::treelet::{Treelet, TreeletNodes};
 use pleach_core::prefix::bits_after;
 
 /// Fingerprints in the allocation itself. Pages with more cells have very short values.
@@ -259,7 +259,7 @@ impl CachedPage {
         if let Some(columns) = columns {
             return columns.bucket(key);
         }
-        (bits_after(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
+        (bits_after(key, self.view().prefix_len()) >> (32 - TREELET_LEVELS)) as u8
     }
 
     /// Brings the treelet of a page that a commit has changed from version `step.0` to `step.1`, with these columns.

@@ -4,7 +4,7 @@
 //! * [`LoadUnit`]: the pairs below one prefix, sorted and divided among pages;
 //! * [`regions()`]: an index over finished pages.
 //!
-//! Pages have the prefixes that [`crate::build::plan_pages`] gives for all cells at once, whatever the blocks and units
+//! Pages have the prefixes that [`crate::page_plan::plan_pages`] gives for all cells at once, whatever the blocks and units
 //! were: a unit is formed only below a prefix whose parent is too full for one page.
 //!
 //! ```

@@ -11,7 +11,7 @@
 use pleach_core::Key;
 use pleach_core::page::leaf::MAX_INLINE;
 
-use crate::build::CellRef;
+use crate::page_plan::CellRef;
 
 const LEN: usize = 32;
 const BYTES: usize = LEN + 2;

@@ -7,8 +7,8 @@ use pleach_core::prefix::{Prefix, bit};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Node};
 
-use crate::build::{PagePlan, divide};
 use crate::children::{ChildRef, ChildTable};
+use crate::page_plan::{PagePlan, divide};
 use crate::region::{Region, tiling};
 
 /// A finished leaf page, or an empty prefix.

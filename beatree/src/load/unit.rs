@@ -10,7 +10,7 @@ use pleach_core::page::leaf;
 use pleach_core::prefix::{Prefix, bit};
 use pleach_core::{Key, cpu_prefetch};
 
-use crate::build::{CellRef, PagePlan, divide, levels};
+use crate::page_plan::{CellRef, PagePlan, divide, levels};
 
 use super::record::{LoadRecord, LoadRecords, record_len};
 
@@ -129,7 +129,7 @@ impl<'a> LoadUnit<'a> {
         })
     }
 
-    /// Divides the pairs among pages, as [`crate::build::plan_pages`] does; the prefixes tile the unit's.
+    /// Divides the pairs among pages, as [`crate::page_plan::plan_pages`] does; the prefixes tile the unit's.
     pub fn plan(&self) -> Vec<PagePlan> {
         let fits = |page: &PagePlan| {
             let Range { start, end } = page.cells;
@@ -154,7 +154,7 @@ impl<'a> LoadUnit<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::plan_pages;
+    use crate::page_plan::plan_pages;
 
     fn keys(shared: usize, count: u64) -> Vec<Key> {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;

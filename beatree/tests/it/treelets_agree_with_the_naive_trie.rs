@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use pleach_beatree::build::{CellRef, PageCells, PageStamp, fold_pages, write_page};
 use pleach_beatree::leaf_fold::{
     AccessResult, FoldedPage, KeyAccess, KeyState, PageState, PartNode, fold_page, fold_parts,
 };
+use pleach_beatree::page_plan::{CellRef, PageCells, PageStamp, fold_pages, write_page};
+use pleach_beatree::treelet::Treelet;
 use pleach_beatree::treelet::treelet_levels;
-use pleach_beatree::treelet::{LEVELS, Treelet};
 use pleach_beatree::{Stored, Value};
+use pleach_core::fold::TREELET_LEVELS;
 use pleach_core::fold::{Columns, DifferingBits, Folder, NO_HASH, Occupancy, heap_index};
 use pleach_core::naive::NaiveTrie;
 use pleach_core::node::{NodeKind, kind};
@@ -160,7 +161,7 @@ fn check(treelet: &Treelet, trie: &NaiveTrie, page: (&Prefix, &LeafView<'_>), le
             return;
         }
     }
-    if level < LEVELS {
+    if level < TREELET_LEVELS {
         check(treelet, trie, page, level + 1, bits << 1);
         check(treelet, trie, page, level + 1, bits << 1 | 1);
     }

@@ -14,7 +14,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::Result;
 use crate::roots::Roots;
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::history::undo::ImageHistory;
 
 /// The image of a database without keys: one region, one prefix, no page.
@@ -56,7 +56,7 @@ pub(crate) fn first_image(
 /// Checkpoint `finish-image`: writes everything that follows the tries.
 pub(super) fn finish_image(
     mut writer: ImageWriter,
-    tip: &Tip,
+    tip: &CommitState,
     tries: Vec<TrieRef>,
     history: &ImageHistory,
     map: &[u8],

@@ -19,7 +19,7 @@ use pleach_io::Step;
 use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, Result};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pages::quarantine::backoff;
@@ -42,7 +42,7 @@ const DRAINING_RETRY: Duration = Duration::from_millis(10);
 
 /// The checkpoint task.
 pub(crate) struct Checkpointer {
-    db: Arc<TrieDb>,
+    db: Arc<NamespaceDb>,
     build: Option<ImageBuild>,
     /// True when the history is written for the next checkpoint.
     has_written: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
-    pub(crate) fn new(db: Arc<TrieDb>) -> Self {
+    pub(crate) fn new(db: Arc<NamespaceDb>) -> Self {
         let history_differs = db.images.newest().history != db.commits.undo.history_commits();
         Self {
             db,

@@ -33,8 +33,8 @@ use super::image::finish_image;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::options::Durability;
-use crate::state::TrieDb;
-use crate::state::commits::Tip;
+use crate::state::NamespaceDb;
+use crate::state::commits::CommitState;
 use crate::state::history::undo::ImageHistory;
 use crate::state::order::images::{ImageGuard, NUMBERS_FOR_CLOSE};
 use crate::state::pace::beats::{IDLE, Task};
@@ -54,7 +54,7 @@ pub(super) struct ImageBuild {
     cut: LogPoint,
     /// The history at the cut.
     history: ImageHistory,
-    tip: Tip,
+    tip: CommitState,
     /// Tries at the cut that are not in the image yet; the last one is the next.
     tries: Vec<Trie>,
     /// The trie that is being copied; `None` when all are written.
@@ -132,14 +132,14 @@ pub(super) enum CopyProgress {
 }
 
 /// Makes a whole checkpoint on the calling thread, for a close and a load. `clean`: nothing follows in the log.
-pub(crate) fn checkpoint(db: &TrieDb, clean: bool) -> Result<()> {
+pub(crate) fn checkpoint(db: &NamespaceDb, clean: bool) -> Result<()> {
     let made = checkpoint_now(db, clean);
     // The stages were the caller's: the task itself, which may sleep for long, is in none of them.
     db.pace.enter_stage(Task::Checkpoint, IDLE);
     made
 }
 
-fn checkpoint_now(db: &TrieDb, clean: bool) -> Result<()> {
+fn checkpoint_now(db: &NamespaceDb, clean: bool) -> Result<()> {
     // As in the task: no image is begun that cannot be completed.
     db.retry_quarantined_nodes()?;
     write_history(db).map_err(|error| poison_unless_full(db, error))?;
@@ -151,7 +151,7 @@ fn checkpoint_now(db: &TrieDb, clean: bool) -> Result<()> {
 
 /// Checkpoint `cut`, once it is possible, and `copy-regions` for all. The inner error is one that defers the image.
 fn copy_all_regions(
-    db: &TrieDb,
+    db: &NamespaceDb,
     mut start: impl FnMut() -> Result<StartOutcome>,
 ) -> Result<Result<ImageBuild>> {
     let mut build = loop {
@@ -175,7 +175,7 @@ fn copy_all_regions(
 }
 
 /// Waits a moment for another thread between a commit's ticket and its publication, which notifies the caller.
-fn wait_for_quiet(db: &TrieDb) {
+fn wait_for_quiet(db: &NamespaceDb) {
     db.pace.wait(Some(CUT_RETRY), &mut || db.commits.sequencer.lock().in_flight == 0);
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct BackupImage {
     /// The backup's superblock: where its log begins, and where it ends ([`Superblock::durable_through`]).
     pub(crate) superblock: Superblock,
     /// The newest commit before that end.
-    pub(crate) newest: Tip,
+    pub(crate) newest: CommitState,
     /// Runs of the history that the image names: their pages stay in use.
     _runs: Vec<Arc<DiskRun>>,
 }
@@ -192,7 +192,7 @@ pub(crate) struct BackupImage {
 /// Writes an image of the database, and its log from there on, to another device, where the image files exist. All leaf
 /// pages and overflow runs that the two name are those of the moment when this returns; the caller keeps them in place
 /// until it has copied them. No checkpoint is made meanwhile.
-pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupImage> {
+pub(crate) fn write_backup_image(db: &NamespaceDb, target: &Disk) -> Result<BackupImage> {
     db.retry_quarantined_nodes()?;
     let build = copy_all_regions(db, || {
         db.commits.sequencer.lock().check_open()?;
@@ -231,7 +231,7 @@ pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupIma
 }
 
 /// As in the task: without room nothing has changed, any other failed write or sync poisons and is in doubt.
-fn poison_unless_full(db: &TrieDb, error: Error) -> Error {
+fn poison_unless_full(db: &NamespaceDb, error: Error) -> Error {
     if matches!(error, Error::Full(_)) {
         return error;
     }
@@ -249,13 +249,18 @@ pub(super) enum StartOutcome {
 }
 
 /// Checkpoint `cut`. Leaves the last `kept` numbers of this open. During a load only it and a close make images.
-pub(super) fn start_image(db: &TrieDb, kept: u64, loading: bool) -> Result<StartOutcome> {
+pub(super) fn start_image(db: &NamespaceDb, kept: u64, loading: bool) -> Result<StartOutcome> {
     start_image_on(db, &db.store.device, kept, loading)
 }
 
 /// The same with the image on any device, of this database or of a backup.
-fn start_image_on(db: &TrieDb, device: &Disk, kept: u64, loading: bool) -> Result<StartOutcome> {
-    // Tip, tries and map are exactly those of the log position where the replay starts.
+fn start_image_on(
+    db: &NamespaceDb,
+    device: &Disk,
+    kept: u64,
+    loading: bool,
+) -> Result<StartOutcome> {
+    // CommitState, tries and map are exactly those of the log position where the replay starts.
     let state = |point: LogPoint| {
         let making = db.images.try_begin_image()?;
         let is_short = db.pace.is_room_short.load(Ordering::Acquire);
@@ -378,7 +383,7 @@ fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion
 
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
 pub(super) fn finish_checkpoint(
-    db: &TrieDb,
+    db: &NamespaceDb,
     build: ImageBuild,
     clean_end: Option<LogPos>,
 ) -> Result<()> {
@@ -424,7 +429,7 @@ pub(super) fn finish_checkpoint(
 
 /// Checkpoint `write-history`: undo since the last checkpoint becomes a run on the device. Without room it stays in the
 /// log, unless it exceeds its memory.
-pub(super) fn write_history(db: &TrieDb) -> Result<()> {
+pub(super) fn write_history(db: &NamespaceDb) -> Result<()> {
     let undo = &db.commits.undo;
     let number = || db.images.next_number(NUMBERS_FOR_CLOSE);
     let write = || undo.write_run(number, &mut |pages| db.space.allocate_history(pages));
@@ -443,10 +448,10 @@ pub(super) fn write_history(db: &TrieDb) -> Result<()> {
 
 /// The superblock of an image, after the newest one.
 fn superblock(
-    db: &TrieDb,
+    db: &NamespaceDb,
     newest: &Superblock,
     image: ImageRef,
-    tip: &Tip,
+    tip: &CommitState,
     cut: LogPoint,
     log_from: LogPos,
     clean_end: Option<LogPos>,

@@ -18,7 +18,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::history::undo::{Changes, KeyUpdate};
 
 /// What a published commit leaves in the regions beside its changes.
@@ -34,7 +34,7 @@ pub(super) struct CommitStamp {
 
 /// Applies a commit: the changes of these chunks, with their nodes. Gives the chunks back empty, for their memory.
 pub(super) fn apply_all(
-    db: &TrieDb,
+    db: &NamespaceDb,
     stamp: CommitStamp,
     chunks: Vec<ChunkOutcome>,
     changes: &Changes,
@@ -115,7 +115,7 @@ pub(super) fn apply_all(
 /// no flush changes before the commit is published. A region takes a commit at once, from the chunk that has the first
 /// of its changes.
 fn apply_plain(
-    db: &TrieDb,
+    db: &NamespaceDb,
     CommitStamp { number: commit, log_position, .. }: CommitStamp,
     changes: &Changes,
     at: usize,
@@ -151,7 +151,7 @@ fn apply_plain(
 }
 
 /// Advances the treelets of the pages that a block has changed to this version, before its commit.
-pub(super) fn advance_all(db: &TrieDb, version: u64, chunks: &[ChunkOutcome]) {
+pub(super) fn advance_all(db: &NamespaceDb, version: u64, chunks: &[ChunkOutcome]) {
     let pages: usize = chunks.iter().map(|chunk| chunk.nodes.len()).sum();
     let workers = if pages < PARALLEL_PAGES { 1 } else { db.runtime.workers() };
     let tasks = db.timings.begin_tasks(None, chunks.len());
@@ -164,7 +164,7 @@ pub(super) fn advance_all(db: &TrieDb, version: u64, chunks: &[ChunkOutcome]) {
 const PARALLEL_PAGES: usize = 4096;
 
 /// Advances the treelets of changed pages to this version.
-fn advance_treelets(db: &TrieDb, version: u64, pages: &[PageNode], treelets: &[(u8, Node)]) {
+fn advance_treelets(db: &NamespaceDb, version: u64, pages: &[PageNode], treelets: &[(u8, Node)]) {
     let ahead =
         |index: usize| pages.get(index).and_then(|node| Some((node, &node.page.as_ref()?.1)));
     for (index, node) in pages.iter().enumerate() {

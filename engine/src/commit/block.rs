@@ -23,7 +23,7 @@ use crate::finish::witness::Witness;
 use crate::handles::{CountedHandle, Holder};
 use crate::phase::Phase;
 use crate::roots::Roots;
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::history::undo::ChangeList;
 use crate::state::view::View;
 
@@ -59,7 +59,7 @@ impl Block {
     pub(crate) fn new(
         engine: Arc<Engine>,
         view: View,
-        prev: Tip,
+        prev: CommitState,
         parent: Option<Overlay>,
         finished: FinishedBatch,
         counted: CountedHandle,

@@ -7,7 +7,7 @@ use pleach_beatree::Value;
 use pleach_core::Key;
 
 use crate::error::{Hex, Result};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::pages::overflow;
 
@@ -17,7 +17,7 @@ use crate::state::pages::overflow;
 /// Values of up to 22 bytes are stored in it, longer ones are shared, and those that lie in the overflow file are read
 /// when they are asked for.
 pub struct Change<'a> {
-    db: &'a TrieDb,
+    db: &'a NamespaceDb,
     base: u64,
     namespace: u8,
     changed: &'a KeyUpdate,
@@ -67,7 +67,7 @@ impl fmt::Debug for Change<'_> {
 
 /// The changes in these lists, each of one namespace, in their order; values before are as of commit `base`.
 pub(super) fn changes<'a>(
-    db: &'a TrieDb,
+    db: &'a NamespaceDb,
     base: u64,
     lists: impl Iterator<Item = (u8, &'a ChangeList)>,
 ) -> impl Iterator<Item = Change<'a>> {

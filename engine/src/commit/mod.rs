@@ -3,7 +3,7 @@
 //! 1. `wait` while the buffered changes or the log are full, unless the caller forbids it.
 //! 2. `check-parent`, before anything is written for the block: its parent's roots and blob are those of the newest
 //!    ticketed commit. A rollback, an add and a drop follow one commit, by its number.
-//! 3. `spill-values`: long values go to the overflow file, which is synced.
+//! 3. `write-long-values`: long values go to the overflow file, which is synced.
 //! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or are read again, until `publish`; from
 //!    before 3 on none is evicted, and no regions are joined.
 //! 5. `refold` where a flush has changed a layout below what the block accessed.
@@ -52,7 +52,7 @@ use crate::state::pages::overflow;
 use crate::state::pages::space::TentativeRuns;
 use crate::state::tries::Trie;
 use crate::state::view::View;
-use crate::state::{PanicGuard, TrieDb};
+use crate::state::{NamespaceDb, PanicGuard};
 use apply::{CommitStamp, apply_all};
 use refold::join_chunks;
 pub use target::CommitOptions;
@@ -136,11 +136,11 @@ fn try_commit(
         .iter()
         .flat_map(|part| part.chunks.iter().flat_map(|chunk| chunk.changes.iter()))
         .map(|one| &one.prior);
-    if db.commits.undo.has_history() && priors.any(is_long) {
+    if db.commits.undo.has_history() && priors.any(is_written_before_record) {
         // Values of an overlay below that is committed by now: the record names the runs that its commit has written.
-        renew_priors(&mut parts, &view_of_newest(db, target, follows)?, is_long)?;
+        renew_priors(&mut parts, &view_of_newest(db, target, follows)?, is_written_before_record)?;
     }
-    let spilled = spill_values(db, &mut parts, originals)?;
+    let spilled = write_long_values(db, &mut parts, originals)?;
     for part in &parts {
         for outcome in part.chunks.iter().flat_map(|chunk| &chunk.regions) {
             part.db.nodes.make_resident(outcome.region.prefix().first_key())?;
@@ -165,7 +165,7 @@ fn try_commit(
 
 /// A view of the newest commit, where the batch was made on another commit, or on one that cannot be read any more: a
 /// state that is the newest again, or still, can be read without its undo.
-fn newer_view(db: &TrieDb, target: &CommitTarget<'_>, follows: u64) -> Result<Option<View>> {
+fn newer_view(db: &NamespaceDb, target: &CommitTarget<'_>, follows: u64) -> Result<Option<View>> {
     let moved = follows != target.follows || target.view.check_readable().is_err();
     moved.then(|| view_of_newest(db, target, follows)).transpose()
 }
@@ -173,7 +173,7 @@ fn newer_view(db: &TrieDb, target: &CommitTarget<'_>, follows: u64) -> Result<Op
 /// A view of the newest commit, which has the parent's state under another number, or when the parent's own commit
 /// cannot be read any more: the prior values of the block are as of an older commit, whose long values may be freed
 /// once nobody pins it.
-fn view_of_newest(db: &TrieDb, target: &CommitTarget<'_>, follows: u64) -> Result<View> {
+fn view_of_newest(db: &NamespaceDb, target: &CommitTarget<'_>, follows: u64) -> Result<View> {
     wait_for_publication(db, follows)?;
     let (view, tip) = db.commits.tip_view();
     if !tip.is_state_of(&target.transition.prev) || view.base != follows {
@@ -204,8 +204,8 @@ fn renew_priors(
 }
 
 /// True for a value that is written to the overflow file before the record that names it.
-fn is_long(stored: &Stored) -> bool {
-    matches!(stored, Stored::Large(large) if large.bytes.len() > LOG_VALUE)
+fn is_written_before_record(stored: &Stored) -> bool {
+    matches!(stored, Stored::Long(large) if large.bytes.len() > MAX_VALUE_IN_RECORD)
 }
 
 /// Commit `publish`: makes a written commit visible, and gives its number. Fails only while the chunks are unchanged.
@@ -283,18 +283,18 @@ fn publish(
 }
 
 /// Values of more bytes are written and synced before the record that names them.
-const LOG_VALUE: usize = 64 << 10;
+const MAX_VALUE_IN_RECORD: usize = 64 << 10;
 
-/// Commit `spill-values`: writes large values to the overflow file and names their runs instead.
-fn spill_values<'a>(
-    db: &'a TrieDb,
+/// Commit `write-long-values`: writes large values to the overflow file and names their runs instead.
+fn write_long_values<'a>(
+    db: &'a NamespaceDb,
     parts: &mut [CommitPart<'_>],
     originals: &mut Vec<OriginalChanges>,
 ) -> Result<TentativeRuns<'a>> {
     let mut spilled = db.space.tentative();
     for (part, CommitPart { db, chunks, .. }) in parts.iter_mut().enumerate() {
         for (at, chunk) in chunks.iter_mut().enumerate() {
-            if !chunk.changes.iter().any(|changed| is_long(&changed.new)) {
+            if !chunk.changes.iter().any(|changed| is_written_before_record(&changed.new)) {
                 continue;
             }
             // An overlay goes on reading the values from memory.
@@ -304,8 +304,8 @@ fn spill_values<'a>(
                 changes: Arc::clone(&chunk.changes),
             });
             for changed in Arc::make_mut(&mut chunk.changes).iter_mut() {
-                if let Stored::Large(large) = &changed.new
-                    && is_long(&changed.new)
+                if let Stored::Long(large) = &changed.new
+                    && is_written_before_record(&changed.new)
                 {
                     changed.new = Stored::Overflow(overflow::write(db, &mut spilled, large, 0)?);
                 }

@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::handles::{CountedHandle, HandleKind, Holder};
 use crate::roots::Roots;
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::history::undo::ChangeList;
 use crate::state::overlays::{Chain, Layer, LayerCommit, LayerPart};
 use crate::state::view::View;
@@ -199,7 +199,7 @@ impl Overlay {
     }
 
     /// A view of this overlay; its state, under the number of the commit below.
-    pub(crate) fn view(&self) -> (View, Tip) {
+    pub(crate) fn view(&self) -> (View, CommitState) {
         let OverlayInner { links, chain, engine, transition, .. } = &*self.0;
         let commits = &engine.db.commits;
         // Under this lock the base stays pinned: it is the view's commit, or one after it.

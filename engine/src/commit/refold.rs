@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::finish::outcome::{ChunkOutcome, Fragment, PageNode, RegionOutcome};
 use crate::finish::{Finisher, check_refolded, refold};
 use crate::metrics::Counters;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::history::undo::KeyUpdate;
 use crate::state::view::View;
 
@@ -96,7 +96,7 @@ pub(super) fn write_access(changed: &KeyUpdate) -> KeyAccess {
 /// that it was folded on: remaining pages keep their nodes, new pages are folded, and the nodes above are computed.
 /// False, and nothing is changed, where the regions are not so, or change meanwhile.
 fn follow_layout(
-    db: &TrieDb,
+    db: &NamespaceDb,
     finisher: &Finisher,
     view: &View,
     follows: u64,

@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::roots::Roots;
-use crate::state::TrieDb;
-use crate::state::commits::Tip;
+use crate::state::NamespaceDb;
+use crate::state::commits::CommitState;
 use crate::state::overlays::Layer;
 use crate::state::view::View;
 
@@ -47,7 +47,7 @@ impl CommitOptions {
     }
 
     /// Waits for the commit of another thread, if waiting is allowed.
-    pub(super) fn wait_for(self, db: &TrieDb, number: u64) -> Result<()> {
+    pub(super) fn wait_for(self, db: &NamespaceDb, number: u64) -> Result<()> {
         if self.no_wait && db.commits.published() < number {
             return Err(Error::WouldWait);
         }
@@ -59,7 +59,7 @@ impl CommitOptions {
 #[derive(Clone)]
 pub(crate) struct StateTransition {
     /// The state that it was made on.
-    pub(crate) prev: Tip,
+    pub(crate) prev: CommitState,
     /// Roots of its own state.
     pub(crate) roots: Roots,
     /// Blob of its own state.
@@ -70,8 +70,8 @@ pub(crate) struct StateTransition {
 
 impl StateTransition {
     /// Its state, under the number of a commit.
-    pub(super) fn state(&self, number: u64) -> Tip {
-        Tip { number, roots: self.roots.clone(), blob: Arc::clone(&self.blob) }
+    pub(super) fn state(&self, number: u64) -> CommitState {
+        CommitState { number, roots: self.roots.clone(), blob: Arc::clone(&self.blob) }
     }
 }
 
@@ -109,7 +109,7 @@ impl<'a> CommitTarget<'a> {
 
 /// A namespace that a commit changes.
 pub(super) struct CommitPart<'a> {
-    pub(super) db: Arc<TrieDb>,
+    pub(super) db: Arc<NamespaceDb>,
     /// A view of the state that the changes were folded on.
     pub(super) view: View,
     pub(super) chunks: &'a mut Vec<ChunkOutcome>,
@@ -132,7 +132,7 @@ pub(super) fn parts<'a>(
 }
 
 /// Waits until a commit with a ticket is published.
-pub(crate) fn wait_for_publication(db: &TrieDb, number: u64) -> Result<()> {
+pub(crate) fn wait_for_publication(db: &NamespaceDb, number: u64) -> Result<()> {
     let published = || db.commits.published() >= number;
     if published() {
         return Ok(());

@@ -7,11 +7,11 @@ use pleach_beatree::Stored;
 use pleach_beatree::page_no::page_offset;
 use pleach_core::page::stream::PAYLOAD;
 
-use super::is_long;
+use super::is_written_before_record;
 use crate::error::{Error, NoRoom, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::metrics::Counters;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::space::SpaceDemand;
 
 /// The longest time that a commit waits for room on the device.
@@ -21,7 +21,7 @@ const CHANGE: usize = 64;
 
 /// Waits while buffered changes or the log are over their limits, or the device has too little room for these outcomes,
 /// until the background has made room or reports that it cannot; with `no_wait` gives an error instead.
-pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> Result<()> {
+pub(super) fn throttle(db: &NamespaceDb, outcomes: &[TrieOutcome], no_wait: bool) -> Result<()> {
     let wanted = space_demand(db, outcomes);
     let pending_is_full = || db.budget.is_buffered_over_limit();
     let undo = &db.commits.undo;
@@ -61,18 +61,18 @@ pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> 
 }
 
 /// The space on the device that these outcomes need.
-fn space_demand(db: &TrieDb, outcomes: &[TrieOutcome]) -> SpaceDemand {
+fn space_demand(db: &NamespaceDb, outcomes: &[TrieOutcome]) -> SpaceDemand {
     let mut wanted = SpaceDemand::default();
     let keeps_history = db.commits.undo.has_history();
     let chunks = outcomes.iter().flat_map(|trie| &trie.chunks);
     for changed in chunks.flat_map(|chunk| &*chunk.changes) {
         // Longer values are in the overflow file when the record is written.
-        let own = if is_long(&changed.new) { 0 } else { changed.new.heap_bytes() };
+        let own = if is_written_before_record(&changed.new) { 0 } else { changed.new.heap_bytes() };
         let prior = if keeps_history { changed.prior.heap_bytes() } else { 0 };
         wanted.log += (CHANGE + own + prior) as u64;
         match &changed.new {
             Stored::Absent => {}
-            Stored::Large(large) => {
+            Stored::Long(large) => {
                 wanted.leaf += CHANGE as u64;
                 wanted.overflow += page_offset(large.bytes.len().div_ceil(PAYLOAD) as u64);
             }
@@ -84,7 +84,7 @@ fn space_demand(db: &TrieDb, outcomes: &[TrieOutcome]) -> SpaceDemand {
 
 /// The error of a condition that waiting does not end, if there is one.
 fn check_waiting_helps(
-    db: &TrieDb,
+    db: &NamespaceDb,
     buffered: bool,
     log: bool,
     wanted: SpaceDemand,

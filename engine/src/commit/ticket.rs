@@ -6,8 +6,7 @@ use parking_lot::Mutex;
 use pleach_beatree::Stored;
 use pleach_core::TERMINATOR;
 use pleach_journal::format::commit_body::{
-    EntryKind, LoggedValue as LogValue, NamespacePart, Section, UndoHeader as RecordBefore,
-    commit_record,
+    EntryKind, LoggedValue, NamespacePart, Section, UndoHeader, commit_record,
 };
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::record::{MAX_RECORD, RecordBuf};
@@ -21,7 +20,7 @@ use crate::finish::outcome::ChunkOutcome;
 use crate::options::Durability;
 use crate::phase::Phase;
 use crate::roots::TrieRoot;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::history::replaced::ReplacedNodes;
 use crate::state::history::window::PriorCommit;
 use crate::state::order::sequencer::SequencerState;
@@ -83,7 +82,7 @@ pub(super) fn take_ticket(
         let (encoded, nodes): (Vec<Vec<Section>>, Vec<ReplacedNodes>) =
             parts.iter().map(|part| encode_sections(db, part.chunks, past.is_some())).unzip();
         let time = db.pace.unix_time();
-        let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to, time });
+        let before = past.as_deref().map(|blob| UndoHeader { kept_from, blob, back_to, time });
         let mut record = encode_record(db, target, parts, encoded, before);
         drop(recording);
         let bytes = record.len();
@@ -131,7 +130,7 @@ pub(super) fn take_ticket(
 }
 
 /// The blob before the commit. The nodes in memory are as of that state, too: its parent is the newest one.
-fn parent_blob(db: &TrieDb, target: &CommitTarget<'_>) -> Result<Arc<[u8]>> {
+fn parent_blob(db: &NamespaceDb, target: &CommitTarget<'_>) -> Result<Arc<[u8]>> {
     let base = target.follows;
     // Nodes in memory are the parent's once that is published.
     wait_for_publication(db, base)?;
@@ -145,7 +144,7 @@ fn parent_blob(db: &TrieDb, target: &CommitTarget<'_>) -> Result<Arc<[u8]>> {
 /// Encodes the sections of a part; with a history also the replaced items; returns the replaced nodes. The caller makes
 /// sure that the layouts are those of the chunks.
 fn encode_sections(
-    db: &TrieDb,
+    db: &NamespaceDb,
     chunks: &[ChunkOutcome],
     history: bool,
 ) -> (Vec<Section>, ReplacedNodes) {
@@ -222,7 +221,7 @@ fn replaced_nodes(chunk: &ChunkOutcome) -> ReplacedNodes {
 
 /// Checks that a commit on this parent may take the next ticket. Gives the commit that it follows, which may be another
 /// one with the same roots and blob, unless the target is exact.
-pub(super) fn check_parent(db: &TrieDb, target: &CommitTarget<'_>) -> Result<u64> {
+pub(super) fn check_parent(db: &NamespaceDb, target: &CommitTarget<'_>) -> Result<u64> {
     let state = db.commits.sequencer.lock();
     state.check_open()?;
     if target.options.no_wait && state.in_flight > 0 {
@@ -258,22 +257,22 @@ fn stale_parent_error(state: &SequencerState, target: &CommitTarget<'_>) -> Erro
     Error::StaleParent { base: target.follows, tip: state.newest.number }
 }
 
-fn log_value(stored: &Stored) -> LogValue<'_> {
+fn log_value(stored: &Stored) -> LoggedValue<'_> {
     match stored {
-        Stored::Absent => LogValue::Absent,
-        Stored::Inline(value) => LogValue::Inline(value),
-        Stored::Large(large) => LogValue::Inline(&large.bytes),
-        Stored::Overflow(cell) => LogValue::Overflow(cell),
+        Stored::Absent => LoggedValue::Absent,
+        Stored::Inline(value) => LoggedValue::Inline(value),
+        Stored::Long(large) => LoggedValue::Inline(&large.bytes),
+        Stored::Overflow(cell) => LoggedValue::Overflow(cell),
     }
 }
 
 /// The record of a commit of these parts, each with its sections.
 fn encode_record(
-    db: &TrieDb,
+    db: &NamespaceDb,
     target: &CommitTarget<'_>,
     parts: &[CommitPart<'_>],
     encoded: Vec<Vec<Section>>,
-    before: Option<RecordBefore<'_>>,
+    before: Option<UndoHeader<'_>>,
 ) -> RecordBuf {
     let entry = |ns: u8, kind, sections| {
         let [before, after] =

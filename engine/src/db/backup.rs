@@ -19,7 +19,7 @@ use crate::error::{Error, NoRoom, Result};
 use crate::handles::Holder;
 use crate::load::Progress;
 use crate::roots::Roots;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::view::View;
 
 /// Pages of one read and write.
@@ -103,7 +103,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
 
 /// Pins the oldest readable commit, whatever the limits say, until the result is dropped. Waits for a running load,
 /// which needs a database without pins.
-fn pin_oldest(db: &TrieDb) -> Result<View> {
+fn pin_oldest(db: &NamespaceDb) -> Result<View> {
     let commits = &db.commits;
     let mut open = Ok(());
     db.pace.wait(None, &mut || {
@@ -133,7 +133,7 @@ fn pin_oldest(db: &TrieDb) -> Result<View> {
 }
 
 /// Copies all pages of both files, used and free; returns the number of bytes.
-fn copy_pages(db: &TrieDb, target: &Disk, progress: Option<&Progress>) -> Result<u64> {
+fn copy_pages(db: &NamespaceDb, target: &Disk, progress: Option<&Progress>) -> Result<u64> {
     let device = &db.store.device;
     let mut files = Vec::new();
     for name in [LEAF_FILE, OVERFLOW_FILE] {

@@ -34,7 +34,7 @@ use crate::options::Options;
 use crate::rollback::{rollback, rollback_to};
 use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::history::pins::Pin;
 use crate::state::history::undo::Undo;
 use crate::state::pace::beats::TaskState;
@@ -235,7 +235,7 @@ impl Db {
         check_exists(&engine, commit)?;
         let found = engine.db.run_read(commit, || engine.db.commits.commit_at(commit));
         let found = found.map_err(|error| self.explain_if_lost(&engine, error))?;
-        let Tip { number, roots, blob } = found;
+        let CommitState { number, roots, blob } = found;
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
 
@@ -385,7 +385,7 @@ impl Db {
 
     /// The newest state with namespace 0's trie, for tests.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> Arc<crate::state::TrieDb> {
+    pub(crate) fn state(&self) -> Arc<crate::state::NamespaceDb> {
         Arc::clone(&self.0.open_engine().expect("open").db)
     }
 
@@ -396,7 +396,7 @@ impl Db {
     }
 
     /// The newest commit; after a close the last one.
-    fn tip(&self) -> Tip {
+    fn tip(&self) -> CommitState {
         self.0.inspect(|engine| engine.db.commits.tip(), |facts| facts.tip.clone())
     }
 

@@ -21,7 +21,7 @@ use crate::handles::{Handles, OpenHandles};
 use crate::metrics::Metrics;
 use crate::open::{OpenedEngine, open_replica};
 use crate::opening::Opening;
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::pace::beats::TaskState;
 use crate::state::pages::quarantine::Quarantined;
 
@@ -43,7 +43,7 @@ pub(crate) struct Owner {
 #[derive(Clone, Debug)]
 pub(crate) struct LastStatus {
     pub(crate) path: PathBuf,
-    pub(crate) tip: Tip,
+    pub(crate) tip: CommitState,
     pub(crate) device: DeviceInfo,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Vec<TaskState>,

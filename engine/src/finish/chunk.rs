@@ -19,7 +19,7 @@ use pleach_core::{Key, Node, Prefix};
 use super::emit::FinishOutput;
 use crate::error::{Error, Result};
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::history::past_node::PastNode;
 use crate::state::pace::budget::FlushPolicy;
 use crate::state::pages::index::{PageRef, child_page};
@@ -97,7 +97,7 @@ const DENSE: usize = 32;
 
 /// The whole batch.
 pub(super) struct Batch<'a> {
-    pub(super) db: &'a TrieDb,
+    pub(super) db: &'a NamespaceDb,
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
     pub(super) output: FinishOutput,
@@ -109,7 +109,7 @@ pub(super) struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     pub(super) fn new(
-        db: &'a TrieDb,
+        db: &'a NamespaceDb,
         view: &'a View,
         accesses: &'a [KeyAccess],
         output: FinishOutput,

@@ -52,7 +52,7 @@ use crate::read::reader_pool::PageReaderPool;
 use crate::state::pace::budget::Budget;
 use crate::state::pace::trim_schedule::TrimSchedule;
 use crate::state::view::{RootedView, View};
-use crate::state::{Database, TrieDb};
+use crate::state::{Database, NamespaceDb};
 use assemble::{assemble, fold_root};
 use chunk::Batch;
 use emit::FinishOutput;
@@ -129,7 +129,7 @@ pub(crate) fn sort<'a>(
 /// Folds sorted accesses over a view whose root, or digest, is `prev_root`: those of the batch under way in one
 /// namespace. A plain namespace has no witness.
 pub(crate) fn finish(
-    db: &TrieDb,
+    db: &NamespaceDb,
     finisher: &Finisher,
     reservation: &BatchReservation<'_>,
     (view, prev_root): (&View, &Node),
@@ -166,7 +166,7 @@ pub(crate) enum ProofRequest<'a> {
 
 /// A proof of keys on a state. It changes nothing but cached pages.
 pub(crate) fn prove(
-    db: &TrieDb,
+    db: &NamespaceDb,
     finisher: &Finisher,
     readers: &PageReaderPool,
     state: RootedView<'_>,
@@ -190,7 +190,7 @@ pub(crate) fn prove(
 }
 
 fn fold_view(
-    db: &TrieDb,
+    db: &NamespaceDb,
     finisher: &Finisher,
     RootedView { view, root }: RootedView<'_>,
     accesses: &[KeyAccess],
@@ -243,7 +243,7 @@ impl Drop for BatchReservation<'_> {
 
 /// Folds a few changes again, on the calling thread, after a flush has changed the layout below them.
 pub(crate) fn refold(
-    db: &TrieDb,
+    db: &NamespaceDb,
     finisher: &Finisher,
     view: &View,
     accesses: &[KeyAccess],
@@ -254,7 +254,7 @@ pub(crate) fn refold(
 
 /// Compares the roots before and after a batch, of which chunks were folded again, with those of its finish.
 pub(crate) fn check_refolded(
-    db: &TrieDb,
+    db: &NamespaceDb,
     finisher: &Finisher,
     view: &View,
     (prev_root, root): (&Node, &Node),

@@ -19,7 +19,7 @@ use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
 use crate::read::reader_pool::PageReaderPool;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::history::undo::KeyUpdate;
 use crate::state::pages::index::PageRef;
 use crate::state::view::{RootedView, View};
@@ -29,7 +29,7 @@ const PARALLEL: usize = 2048;
 
 /// Finishes sorted accesses over a state. Accesses that only read are ignored.
 pub(super) fn finish(
-    db: &TrieDb,
+    db: &NamespaceDb,
     readers: &PageReaderPool,
     RootedView { view, root }: RootedView<'_>,
     accesses: &[KeyAccess],
@@ -55,7 +55,7 @@ pub(super) fn finish(
 
 /// The changes that some of the accesses make.
 fn find_changes(
-    db: &TrieDb,
+    db: &NamespaceDb,
     readers: &PageReaderPool,
     view: &View,
     accesses: &[KeyAccess],

@@ -18,7 +18,7 @@ use super::scratch::FoldScratch;
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
 
@@ -146,7 +146,7 @@ impl Drop for WorkerGuard<'_> {
 }
 
 /// Reads a chunk's missing pages with plain reads.
-fn read_missing(db: &TrieDb, chunk: &mut Chunk) -> Result<()> {
+fn read_missing(db: &NamespaceDb, chunk: &mut Chunk) -> Result<()> {
     for (_, key, _) in chunk.away.drain(..) {
         db.nodes.make_resident(&key)?;
     }
@@ -239,7 +239,7 @@ impl FoldWorker {
     }
 
     /// Takes pages that other readers have read for the first chunk, or waits for them; it lacks no other pages.
-    fn complete_elsewhere(&mut self, db: &TrieDb) -> Result<()> {
+    fn complete_elsewhere(&mut self, db: &NamespaceDb) -> Result<()> {
         // Pages in flight for the chunks behind come first: another reader may wait for one of them, and two that wait
         // for each other would do so until their patience ends.
         let reader = self.reader.as_mut().expect("made before");
@@ -310,7 +310,7 @@ fn start_chunk(job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
 }
 
 /// Enqueues missing pages, in order, as far as the ring has room.
-fn enqueue_missing(db: &TrieDb, reader: &mut PageReader<ChunkPage>, chunk: &mut Chunk) {
+fn enqueue_missing(db: &NamespaceDb, reader: &mut PageReader<ChunkPage>, chunk: &mut Chunk) {
     while reader.has_room() {
         let (page, missing) = if let Some((region, _, page)) = chunk.away.get(chunk.nodes_asked) {
             chunk.nodes_asked += 1;

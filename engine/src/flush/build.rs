@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use pleach_beatree::PageNo;
-use pleach_beatree::build::{
+use pleach_beatree::page_plan::{
     CellRef, PageCells, PageNodes, PagePlan, PageStamp, fold_pages, plan_pages, write_page,
 };
 use pleach_core::fold::Folder;

@@ -10,9 +10,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_beatree::build::{CellRef, LEVELS, levels};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::below;
+use pleach_beatree::page_plan::{CellRef, STORED_LEVELS, levels};
 use pleach_beatree::region::BufferedChange;
 use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
@@ -21,10 +21,10 @@ use pleach_core::page::overflow::OverflowRun;
 use pleach_core::{Node, Prefix, TERMINATOR};
 
 /// Nodes that a leaf page stores.
-pub(super) const STORED_NODES: usize = 1 << LEVELS;
+pub(super) const STORED_NODES: usize = 1 << STORED_LEVELS;
 const ALL_KNOWN: u16 = u16::MAX >> (16 - STORED_NODES);
 
-/// Nodes [`LEVELS`] below a prefix, and a bit for each that is known.
+/// Nodes [`STORED_LEVELS`] below a prefix, and a bit for each that is known.
 pub(super) type KnownNodes = ([Node; STORED_NODES], u16);
 
 /// No node is known.
@@ -103,7 +103,7 @@ impl OldPage {
     ) -> Option<PageEdits> {
         let page = self.page.as_ref().filter(|_| self.nodes.1 == ALL_KNOWN)?;
         let (view, len) = (page.view(), self.prefix.len());
-        if view.levels() != LEVELS {
+        if view.levels() != STORED_LEVELS {
             return None;
         }
         let (from, freed_from) = (out.len(), replaced_runs.len());
@@ -210,7 +210,7 @@ impl OldPage {
         match &self.buffered[index].stored {
             Stored::Inline(value) => (value, false),
             Stored::Overflow(raw) => (raw, true),
-            Stored::Large(_) => {
+            Stored::Long(_) => {
                 let at = self.written.binary_search_by_key(&index, |(index, _)| *index);
                 (&self.written[at.expect("long values were written")].1, true)
             }
@@ -225,7 +225,8 @@ pub(super) fn make_nodes<'a>(folder: &mut Folder, pages: impl Iterator<Item = &'
     let pages: Vec<&mut OldPage> = pages.filter(|page| !page.subtries.is_empty()).collect();
     for page in &pages {
         for index in 0..STORED_NODES {
-            let at = below(&page.prefix, LEVELS, u16::try_from(index).expect("one of sixteen"));
+            let at =
+                below(&page.prefix, STORED_LEVELS, u16::try_from(index).expect("one of sixteen"));
             let mut span = folder.span(at.len());
             for (prefix, node) in page.subtries.iter().filter(|(prefix, _)| at.contains(prefix)) {
                 span.push_known(prefix, node);
@@ -248,7 +249,7 @@ pub(super) fn known_subtries(
     page: &CachedPage,
     prefix: &Prefix,
 ) -> Vec<(Prefix, Node)> {
-    let (view, depth) = (page.view(), prefix.len() + u16::from(LEVELS));
+    let (view, depth) = (page.view(), prefix.len() + u16::from(STORED_LEVELS));
     let found = page.treelet(state.version(child), |treelet| {
         let treelet = treelet.filter(|treelet| treelet.columns().is_some() && !view.is_empty())?;
         treelet.subtries(&view.key(0), depth)
@@ -266,7 +267,7 @@ pub(super) fn known_nodes(
     buffered: &[BufferedChange],
 ) -> KnownNodes {
     let mut nodes = page.treelet(state.version(child), |treelet| {
-        treelet.map_or(NO_NODES, |treelet| treelet.nodes_at_level(LEVELS))
+        treelet.map_or(NO_NODES, |treelet| treelet.nodes_at_level(STORED_LEVELS))
     });
     add_stored_nodes(&mut nodes, page, prefix, buffered);
     nodes
@@ -280,7 +281,7 @@ fn add_stored_nodes(
     buffered: &[BufferedChange],
 ) {
     let view = page.view();
-    if view.levels() != LEVELS {
+    if view.levels() != STORED_LEVELS {
         return;
     }
     let (nodes, known) = nodes;
@@ -293,10 +294,10 @@ fn add_stored_nodes(
     }
 }
 
-/// Bit `i` is set when a change is buffered below the `i`th node [`LEVELS`] below the prefix.
+/// Bit `i` is set when a change is buffered below the `i`th node [`STORED_LEVELS`] below the prefix.
 fn changed_nodes(prefix: &Prefix, buffered: &[BufferedChange]) -> u16 {
     buffered.iter().fold(0, |changed, buffered| {
-        let index = (0..LEVELS).fold(0u16, |index, level| {
+        let index = (0..STORED_LEVELS).fold(0u16, |index, level| {
             let depth = prefix.len() + u16::from(level);
             index << 1 | u16::from(pleach_core::prefix::bit(&buffered.key, depth))
         });

@@ -9,11 +9,11 @@ use pleach_core::Prefix;
 use pleach_journal::format::names::LEAF_FILE;
 
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::index::child_page;
 
 /// Takes up to `limit` due pages of a trie, without those that were written or evicted since they became due.
-pub(super) fn take_still_due(trie: &TrieDb, limit: usize, least: u8) -> Vec<Prefix> {
+pub(super) fn take_still_due(trie: &NamespaceDb, limit: usize, least: u8) -> Vec<Prefix> {
     let is_due = |prefix: &&Prefix| {
         trie.index.with_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());

@@ -9,7 +9,7 @@ use pleach_journal::format::position::LogPos;
 
 use super::publish::RetiredBatch;
 use crate::error::Result;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pace::beats::Task;
 
 /// A location record waits this long for a commit that syncs it.
@@ -41,7 +41,7 @@ impl RetiredQueue {
     }
 
     /// Frees pages and runs that nothing holds any more, and syncs the log for records that have waited long enough.
-    pub(super) fn free_matured(&mut self, db: &TrieDb) -> Result<()> {
+    pub(super) fn free_matured(&mut self, db: &NamespaceDb) -> Result<()> {
         let now = db.pace.now();
         // Each turn removes a batch, or ends; nobody else adds any.
         while let Some(first) = self.batches.front() {
@@ -78,7 +78,7 @@ impl RetiredQueue {
 }
 
 /// Syncs the log through `end`, as a stage of the flush.
-pub(super) fn sync_log(db: &TrieDb, end: LogPos) -> Result<()> {
+pub(super) fn sync_log(db: &NamespaceDb, end: LogPos) -> Result<()> {
     let sync = || db.commits.sequencer.write_through(end, true);
     db.pace.run_as_stage(Task::Flush, "syncing the log", sync)
 }

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::build::{LEVELS, filled};
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::page_plan::{STORED_LEVELS, filled};
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::Prefix;
 use pleach_core::page::leaf;
@@ -18,7 +18,7 @@ use super::rewrite::{MERGE_PERCENT, Rewrite};
 use super::round::Round;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
 use crate::state::pages::quarantine::{PageName, QuarantineReason};
@@ -47,7 +47,7 @@ impl Round {
     /// Of the reader alone: what it has in flight is unknown then.
     pub(super) fn gather(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         reader: &mut PageReader<usize>,
         prefixes: &[Prefix],
         kind: RoundKind,
@@ -90,7 +90,7 @@ impl Round {
 
     fn add_page(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         region: &Arc<Region>,
         state: &RegionState,
         prefix: &Prefix,
@@ -150,7 +150,7 @@ impl Round {
 }
 
 /// Reads the page of a prefix and its sibling into the cache. Pages that cannot be read are not merged.
-fn cache_siblings(db: &TrieDb, prefix: &Prefix) {
+fn cache_siblings(db: &NamespaceDb, prefix: &Prefix) {
     for at in [Some(*prefix), prefix.sibling()].into_iter().flatten() {
         let found = db.index.with_region(at.first_key(), |_, state| {
             let child = state.children().find(at.first_key());
@@ -164,7 +164,7 @@ fn cache_siblings(db: &TrieDb, prefix: &Prefix) {
     }
 }
 
-fn old_page(db: &TrieDb, state: &RegionState, child: usize) -> OldPage {
+fn old_page(db: &NamespaceDb, state: &RegionState, child: usize) -> OldPage {
     let prefix = state.children().prefix(child);
     let number = state.children().page(child);
     let buffered = state.buffered_below(&prefix).to_vec();
@@ -181,7 +181,7 @@ fn old_page(db: &TrieDb, state: &RegionState, child: usize) -> OldPage {
 
 /// The sibling, if it is in memory and one page of the parent's prefix can hold both, with room left.
 fn mergeable_sibling(
-    db: &TrieDb,
+    db: &NamespaceDb,
     state: &RegionState,
     child: usize,
     own: &OldPage,
@@ -199,7 +199,7 @@ fn mergeable_sibling(
     if other >= state.children().len() || state.children().prefix(other) != at {
         return None;
     }
-    let limit = leaf::capacity(LEVELS) * MERGE_PERCENT / 100;
+    let limit = leaf::capacity(STORED_LEVELS) * MERGE_PERCENT / 100;
     if !can_shrink_below(own, limit) || has_large(own) {
         return None;
     }
@@ -221,7 +221,7 @@ fn mergeable_sibling(
 
 /// True when a buffered change has a long value without a cell.
 fn has_large(page: &OldPage) -> bool {
-    page.buffered.iter().any(|buffered| matches!(buffered.stored, Stored::Large(_)))
+    page.buffered.iter().any(|buffered| matches!(buffered.stored, Stored::Long(_)))
 }
 
 /// True when the page could fill less than `limit` bytes once its buffered deletes are applied. A quick estimate, so
@@ -235,7 +235,7 @@ fn can_shrink_below(own: &OldPage, limit: usize) -> bool {
 
 /// Reads old pages that are not cached. An unreadable page is quarantined; an error is one of the ring.
 fn read_missing(
-    db: &TrieDb,
+    db: &NamespaceDb,
     reader: &mut PageReader<usize>,
     rewrites: &mut Vec<Rewrite>,
 ) -> Result<()> {
@@ -260,7 +260,7 @@ fn read_missing(
 /// # Errors
 /// Of the ring alone: what the reader has in flight is unknown then.
 pub(super) fn read_pages(
-    db: &TrieDb,
+    db: &NamespaceDb,
     reader: &mut PageReader<usize>,
     pages: &[PageRef],
     mut take: impl FnMut(usize, Result<Arc<CachedPage>>),

@@ -2,7 +2,7 @@
 //!
 //! One round, by the names of `docs/commit-and-recovery.md`; each line is a call of the background task:
 //! 1. `gather` pages that are due with their buffered changes; read those that are not cached;
-//! 2. `sync-log` through every commit that the pages will contain; `spill-values`; let the nodes `agree` with the
+//! 2. `sync-log` through every commit that the pages will contain; `write-long-values`; let the nodes `agree` with the
 //!    index; `write-pages` in runs, under reserved page numbers;
 //! 3. `sync-pages`;
 //! 4. `publish`, under the sequencer's lock, when no commit is in flight: queue the location record, publish the new
@@ -58,7 +58,7 @@ use pleach_io::{Queue, Step};
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pace::foreground::Patience;
@@ -94,9 +94,9 @@ enum FlushStage {
 /// The flush task.
 pub(crate) struct Flusher {
     /// The database, with namespace 0's trie.
-    db: Arc<TrieDb>,
+    db: Arc<NamespaceDb>,
     /// The trie of the round that is under way, or of the last one.
-    trie: Arc<TrieDb>,
+    trie: Arc<NamespaceDb>,
     /// Reads old pages.
     reader: Option<PageReader<usize>>,
     /// Writes new pages.
@@ -128,7 +128,7 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    pub(crate) fn new(db: Arc<TrieDb>) -> Self {
+    pub(crate) fn new(db: Arc<NamespaceDb>) -> Self {
         let (retired, limit) =
             (RetiredQueue::new(db.space.take_retired_runs()), db.budget.round_pages());
         let folder = Folder::new(db.hasher);

@@ -11,7 +11,7 @@ use pleach_beatree::children::ChildRef;
 use pleach_beatree::grace::GracePeriod;
 use pleach_beatree::leaf_fold::{KeyState, PageState, fold_page};
 use pleach_beatree::region::Relocation;
-use pleach_beatree::split::{HeldRegion, split_held};
+use pleach_beatree::split_regions::{HeldRegion, split_held};
 use pleach_beatree::{PageNo, Region, RegionState};
 use pleach_core::Node;
 use pleach_core::fold::Folder;
@@ -27,7 +27,7 @@ use super::rewrite::{NewLeaf, Rewrite, fold_contradiction};
 use super::round::Round;
 use crate::error::Result;
 use crate::metrics::Counters;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 
 /// What one flush has retired, and when it is free.
 pub(super) struct RetiredBatch {
@@ -43,7 +43,7 @@ impl Round {
     /// Publishes the round; `None` when a commit is in flight and the caller has to try again.
     pub(super) fn publish(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         folder: &mut Folder,
     ) -> Result<Option<RetiredBatch>> {
         // An upper bound of the record, so that the log has room before anything is decided.
@@ -128,7 +128,7 @@ struct ReplacedPages {
 }
 
 /// Puts the new pages into the index, as of the location record that ends at `log_position`.
-fn move_pages(db: &TrieDb, rewrites: &mut [Rewrite], log_position: LogPos) -> ReplacedPages {
+fn move_pages(db: &NamespaceDb, rewrites: &mut [Rewrite], log_position: LogPos) -> ReplacedPages {
     let mut replaced = ReplacedPages::default();
     let by_region = rewrites.chunk_by(|a, b| Arc::ptr_eq(&a.region, &b.region));
     let regions: Vec<Arc<Region>> =
@@ -195,7 +195,7 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
 
 /// Puts a region's new pages into its child table.
 fn apply(
-    db: &TrieDb,
+    db: &NamespaceDb,
     state: &mut RegionState,
     rewrites: &mut [Rewrite],
     log_position: LogPos,

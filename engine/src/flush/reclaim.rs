@@ -26,7 +26,7 @@ use super::gather::{DEPTH, read_pages};
 use super::publish::RetiredBatch;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::{PageRef, child_page};
@@ -77,7 +77,7 @@ struct DroppedPart {
 }
 
 /// Reclaims a part of a trie that commit `by` has dropped and that no state reaches any more.
-pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
+pub(super) fn reclaim(trie: &NamespaceDb, by: u64) -> Result<ReclaimOutcome> {
     if !trie.commits.sequencer.lock().is_quiet() {
         // Before anything is read. For this task, the sequencer now keeps children behind their parents' publication.
         return Ok(ReclaimOutcome::Busy);
@@ -97,7 +97,7 @@ pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
     publish_reclaim(trie, by, &part.regions)
 }
 
-fn gather_regions(trie: &TrieDb, reads: bool) -> DroppedPart {
+fn gather_regions(trie: &NamespaceDb, reads: bool) -> DroppedPart {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
@@ -139,7 +139,7 @@ fn gather_regions(trie: &TrieDb, reads: bool) -> DroppedPart {
 ///
 /// # Errors
 /// Of the ring alone.
-fn read_overflow_runs(trie: &TrieDb, part: &mut DroppedPart) -> Result<()> {
+fn read_overflow_runs(trie: &NamespaceDb, part: &mut DroppedPart) -> Result<()> {
     let DroppedPart { regions: all, pages: named, aside } = part;
     // Pages that enter the cache are removed with the trie.
     let mut reader = PageReader::new(&trie.store, DEPTH, ReadMode::Flush)?;
@@ -183,7 +183,7 @@ fn overflow_runs_of(page: &CachedPage) -> Vec<OverflowRun> {
 }
 
 /// Queues the location record and applies it, under one lock, as every flush does.
-fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<ReclaimOutcome> {
+fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result<ReclaimOutcome> {
     let Ok(flush) = trie.images.next_number(NUMBERS_FOR_CLOSE) else {
         return Ok(ReclaimOutcome::Busy);
     };
@@ -252,7 +252,7 @@ fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<Recl
 }
 
 /// Removes a trie without pages from the list, and frees its pages of the spill file.
-fn remove_trie(trie: &TrieDb) -> ReclaimOutcome {
+fn remove_trie(trie: &NamespaceDb) -> ReclaimOutcome {
     let mut sequencer = trie.commits.sequencer.lock();
     if !sequencer.is_quiet() || trie.images.is_image_in_progress() {
         return ReclaimOutcome::Busy;

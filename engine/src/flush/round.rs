@@ -12,8 +12,8 @@
 
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::build::{LEVELS, PageStamp};
 use pleach_beatree::cache::NO_BATCH;
+use pleach_beatree::page_plan::{PageStamp, STORED_LEVELS};
 use pleach_beatree::stored::overflow_cell;
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::Prefix;
@@ -30,7 +30,7 @@ use super::rewrite::{Rewrite, fold_contradiction};
 use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
 use crate::metrics::Counters;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::overflow;
 use crate::state::pages::quarantine::{PageName, QuarantineReason};
 use crate::state::pages::space::TentativeRuns;
@@ -71,11 +71,11 @@ impl Round {
         self.rewrites.len()
     }
 
-    /// Flush `sync-log` (rule `log-before-pages`), `spill-values`, `agree`, `write-pages`. `flush` is the
+    /// Flush `sync-log` (rule `log-before-pages`), `write-long-values`, `agree`, `write-pages`. `flush` is the
     /// number of this flush.
     pub(super) fn write(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         queue: &mut Box<dyn Queue>,
         folder: &mut Folder,
         flush: u64,
@@ -85,7 +85,7 @@ impl Round {
             db.commits.sequencer.write_through(self.log_position, true)?;
         }
         assert!(db.commits.sequencer.durable() >= self.log_position, "the log is synced first");
-        self.spill_values(db, flush)?;
+        self.write_long_values(db, flush)?;
         // Three turns at most: the first finds known nodes that are wrong, which the second hashes from the cells;
         // pages wrong even then are quarantined, and the third does the rest.
         while !self.rewrites.is_empty() {
@@ -104,7 +104,7 @@ impl Round {
     }
 
     /// After a contradiction with the index: discards a rewrite's known nodes, or else quarantines its pages.
-    fn distrust(&mut self, db: &TrieDb, index: usize) -> Result<()> {
+    fn distrust(&mut self, db: &NamespaceDb, index: usize) -> Result<()> {
         let old = &mut self.rewrites[index].old;
         if old.iter().any(OldPage::has_known_nodes) {
             tracing::error!(prefix = ?old[0].prefix, "known nodes do not fold to the page's");
@@ -137,12 +137,12 @@ impl Round {
         Ok(())
     }
 
-    /// Flush `spill-values`: writes values too long for a page, and keeps the cells that name them.
-    fn spill_values(&mut self, db: &TrieDb, flush: u64) -> Result<()> {
+    /// Flush `write-long-values`: writes values too long for a page, and keeps the cells that name them.
+    fn write_long_values(&mut self, db: &NamespaceDb, flush: u64) -> Result<()> {
         let mut written = db.space.tentative();
         for old in self.rewrites.iter_mut().flat_map(|rewrite| &mut rewrite.old) {
             for (index, buffered) in old.buffered.iter().enumerate() {
-                if let Stored::Large(large) = &buffered.stored {
+                if let Stored::Long(large) = &buffered.stored {
                     old.written.push((index, overflow::write(db, &mut written, large, flush)?));
                     self.overflow_written = true;
                 }
@@ -157,7 +157,7 @@ impl Round {
     /// Builds and writes the pages; or writes nothing and returns the rewrites whose nodes contradict the index.
     fn write_pages(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         queue: &mut Box<dyn Queue>,
         folder: &mut Folder,
         rewrites: &mut [Rewrite],
@@ -203,7 +203,7 @@ impl Round {
     }
 
     /// Flush `sync-pages` (rule `pages-before-location`).
-    pub(super) fn sync_pages(&mut self, db: &TrieDb) -> Result<()> {
+    pub(super) fn sync_pages(&mut self, db: &NamespaceDb) -> Result<()> {
         if std::mem::take(&mut self.overflow_written) {
             db.store.device.sync(&db.space.overflow)?;
         }
@@ -217,7 +217,7 @@ impl Round {
     }
 
     /// Ends a round that could not be written: frees its page numbers; its pages stay due while they are cached.
-    pub(super) fn abandon(&mut self, db: &TrieDb) {
+    pub(super) fn abandon(&mut self, db: &NamespaceDb) {
         db.space.free_unnamed_leaves(std::mem::take(&mut self.reserved));
         db.index.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));
         drop(self.take_tentative_runs(db));
@@ -226,12 +226,12 @@ impl Round {
     }
 
     /// The overflow runs that this round has written; dropping the result frees them.
-    pub(super) fn take_tentative_runs<'a>(&mut self, db: &'a TrieDb) -> TentativeRuns<'a> {
+    pub(super) fn take_tentative_runs<'a>(&mut self, db: &'a NamespaceDb) -> TentativeRuns<'a> {
         db.space.resume_tentative(std::mem::take(&mut self.tentative))
     }
 
     /// Ends a published round: its page numbers belong to the index, the old pages to nobody.
-    pub(super) fn finish_published(&mut self, db: &TrieDb) {
+    pub(super) fn finish_published(&mut self, db: &NamespaceDb) {
         if self.tidies {
             Counters::add(&db.counters.pages_tidied, self.reserved.len() as u64);
         }
@@ -242,7 +242,8 @@ impl Round {
             self.merged |= rewrite.old.len() > 1;
             let small = rewrite.new.iter().filter(|new| {
                 let bytes = self.runs[new.page.run].page(new.page.at);
-                LeafView::from_trusted(bytes).used() <= leaf::capacity(LEVELS) * SMALL_PERCENT / 100
+                LeafView::from_trusted(bytes).used()
+                    <= leaf::capacity(STORED_LEVELS) * SMALL_PERCENT / 100
             });
             self.small.extend(small.map(|new| new.prefix));
         }
@@ -267,7 +268,7 @@ impl Round {
     }
 
     /// Keeps the buffers for later rounds, as far as there is room.
-    fn keep_buffers(&mut self, db: &TrieDb) {
+    fn keep_buffers(&mut self, db: &NamespaceDb) {
         let kept: usize = self.spare.iter().map(PageBuf::pages).sum();
         let room = db.budget.round_pages().saturating_sub(kept);
         let mut pages = 0;
@@ -282,7 +283,7 @@ impl Round {
 
 /// Flush `write-pages`: neighbouring page numbers are one write. Returns the buffers, in order.
 fn write_runs(
-    db: &TrieDb,
+    db: &NamespaceDb,
     queue: &mut Box<dyn Queue>,
     numbers: &[PageNo],
     runs: Vec<PageBuf>,

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pleach_beatree::split::{JOINED_ENTRIES, RegionPair, join_held};
+use pleach_beatree::split_regions::{JOINED_ENTRIES, RegionPair, join_held};
 use pleach_beatree::{PageNo, RegionIndex};
 use pleach_core::{Key, Prefix};
 use pleach_journal::format::location_body::{LocationEncoder, Rewrite};
@@ -23,7 +23,7 @@ use pleach_journal::format::location_body::{LocationEncoder, Rewrite};
 use super::due::sorted_prefixes;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::tries::Trie;
 
@@ -108,13 +108,13 @@ impl Tidy {
     }
 
     /// Joins regions, if there are any to join.
-    pub(super) fn join(&mut self, db: &TrieDb) -> Result<JoinOutcome> {
+    pub(super) fn join(&mut self, db: &NamespaceDb) -> Result<JoinOutcome> {
         let joining = self.join_regions(db)?;
         self.can_join = joining != JoinOutcome::NothingToJoin;
         Ok(joining)
     }
 
-    fn join_regions(&mut self, db: &TrieDb) -> Result<JoinOutcome> {
+    fn join_regions(&mut self, db: &NamespaceDb) -> Result<JoinOutcome> {
         let index = db.index.load_full();
         let mut pairs = pairs(&index);
         // Only the flush evicts nodes, so the nodes that it brings in stay.

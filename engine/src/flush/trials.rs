@@ -6,11 +6,11 @@ use pleach_core::Prefix;
 use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::Result;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::quarantine::{PageName, QuarantineReason, Quarantined};
 
 /// Tries some of the quarantined pages that are due.
-pub(super) fn try_quarantined(db: &TrieDb) {
+pub(super) fn try_quarantined(db: &NamespaceDb) {
     let quarantine = &db.store.quarantine;
     for (listed, why) in quarantine.begin_due_trials(db.pace.now()) {
         let Quarantined { file, page, namespace, prefix, .. } = listed;
@@ -38,7 +38,7 @@ pub(super) fn try_quarantined(db: &TrieDb) {
     }
 }
 
-fn try_leaf(db: &TrieDb, page: u64, prefix: &Prefix) -> Result<()> {
+fn try_leaf(db: &NamespaceDb, page: u64, prefix: &Prefix) -> Result<()> {
     let _guard = db.store.grace_guard();
     let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {

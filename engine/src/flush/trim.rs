@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pace::trim_schedule::TrimSchedule;
 
 /// Written pages after which memory is trimmed without a commit: a drain frees changes, and reads other pages.
@@ -18,7 +18,7 @@ pub(super) struct TrimTrigger {
 
 impl TrimTrigger {
     /// Returns free memory to the system, if it is time.
-    pub(super) fn trim_if_due(&mut self, db: &TrieDb) {
+    pub(super) fn trim_if_due(&mut self, db: &NamespaceDb) {
         let written = db.counters.pages_written.load(Ordering::Relaxed);
         let now = (db.commits.published(), written / WRITTEN);
         if std::mem::replace(&mut self.seen, now) != now {

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use pleach_beatree::ChildRef;
 use pleach_beatree::PageNo;
-use pleach_beatree::build::{
+use pleach_beatree::load::{BuiltLeaf, LoadUnit, RepeatedKey};
+use pleach_beatree::page_plan::{
     CellRef, PageCells, PageNodes, PagePlan, PageStamp, fold_pages, write_page,
 };
-use pleach_beatree::load::{BuiltLeaf, LoadUnit, RepeatedKey};
 use pleach_core::fold::Folder;
 use pleach_io::{File, IoError, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::trie_kind::TrieKind;
@@ -17,7 +17,7 @@ use super::blocks::FrozenBlocks;
 use super::collect::UnitSource;
 use super::sizes::{BUFFERS, DEPTH, LoadSizes};
 use crate::error::{Error, NoRoom, Result, full_or};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 
 /// Pages that are put into the cache, and up to a batch of each worker more. Caching a page costs half as much as its
@@ -26,7 +26,7 @@ const MAX_CACHED: usize = 8192;
 
 /// What all workers share.
 pub(super) struct UnitBuilder<'a> {
-    db: &'a TrieDb,
+    db: &'a NamespaceDb,
     blocks: &'a FrozenBlocks,
     /// Pages that a worker folds and writes at once.
     batch: usize,
@@ -50,7 +50,7 @@ pub(super) struct UnitBuilder<'a> {
 /// first are in the cache; `taken` gets the allocated pages, even on an error. `progress` gets the number of pairs in
 /// pages.
 pub(super) fn build(
-    db: &TrieDb,
+    db: &NamespaceDb,
     blocks: &FrozenBlocks,
     units: Vec<UnitSource>,
     sizes: &LoadSizes,

@@ -42,8 +42,8 @@ use crate::error::{Error, NoRoom, Result, full_or};
 use crate::handles::Holder;
 use crate::memory_limit::memory_limit;
 use crate::roots::TrieRoot;
-use crate::state::TrieDb;
-use crate::state::commits::Tip;
+use crate::state::NamespaceDb;
+use crate::state::commits::CommitState;
 use crate::state::pages::overflow;
 use crate::state::pages::space::TentativeRuns;
 use blocks::LoadBlocks;
@@ -171,7 +171,7 @@ pub(crate) fn fill_chunk(
 
 /// See [`Db::bulk_load`](crate::Db::bulk_load).
 pub(crate) fn bulk_load(
-    db: &TrieDb,
+    db: &NamespaceDb,
     fill: PairSource<'_>,
     options: &LoadOptions,
 ) -> Result<LoadReport> {
@@ -200,7 +200,7 @@ pub(crate) fn bulk_load(
 /// meanwhile, nor while the load's own commit is published and not yet durable.
 struct LoadTicket {
     /// The trie that is loaded.
-    db: TrieDb,
+    db: NamespaceDb,
     /// The number of the load's commit.
     commit: u64,
 }
@@ -208,7 +208,7 @@ struct LoadTicket {
 impl LoadTicket {
     /// The ticket of a load into this namespace. The trie is looked up under the lock, so that it is the one in the
     /// newest commit, and not one that was dropped before.
-    fn take(db: &TrieDb, namespace: u8) -> Result<Self> {
+    fn take(db: &NamespaceDb, namespace: u8) -> Result<Self> {
         let mut state = db.commits.sequencer.lock();
         state.check_open()?;
         state.check_not_loading()?;
@@ -247,7 +247,7 @@ impl Drop for LoadTicket {
 
 /// Steps 2 to 6. The report lacks the time and the bytes of images.
 fn load(
-    db: &TrieDb,
+    db: &NamespaceDb,
     fill: PairSource<'_>,
     options: &LoadOptions,
     commit: u64,
@@ -300,7 +300,7 @@ fn load(
 
 /// Step 2; gives the number of pairs.
 fn collect(
-    db: &TrieDb,
+    db: &NamespaceDb,
     fill: PairSource<'_>,
     options: &LoadOptions,
     buckets: &mut Buckets,
@@ -321,7 +321,7 @@ fn collect(
                     bytes: value.len() as u64,
                     limit: MAX_VALUE as u64,
                 });
-            } else if let Stored::Large(large) = Stored::from_value(db.hasher, value) {
+            } else if let Stored::Long(large) = Stored::from_value(db.hasher, value) {
                 let cell = overflow::write(db, values, &large, 0)?;
                 buckets.push(blocks, &LoadRecord { key: &key, bytes: &cell, overflow: true })?;
             }
@@ -338,7 +338,7 @@ fn collect(
 
 /// Steps 4 and 5; gives the root, or the digest of a plain namespace.
 fn publish(
-    db: &TrieDb,
+    db: &NamespaceDb,
     leaves: Vec<BuiltLeaf>,
     pages: u64,
     values: TentativeRuns<'_>,
@@ -379,7 +379,7 @@ fn publish(
     };
     let after = TrieRoot { kind: db.kind, node };
     let roots = before.roots.with([(db.namespace, Some(after))]);
-    let tip = Tip { number: commit, roots, blob: before.blob };
+    let tip = CommitState { number: commit, roots, blob: before.blob };
     state.newest = tip.clone();
     db.commits.publish(tip);
     db.commits.undo.set_barrier(commit);
@@ -392,7 +392,7 @@ fn publish(
 }
 
 /// Reserves room for an image of about this number of pages, so that a full device shows before anything is published.
-fn reserve_image(db: &TrieDb, pages: u64) -> Result<()> {
+fn reserve_image(db: &NamespaceDb, pages: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;
     // Upper levels are a fraction of the pages; a free run takes less than 16 bytes.
     let bytes = page_offset(pages + pages / 4 + free_runs / 250 + 16);

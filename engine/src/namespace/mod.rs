@@ -29,7 +29,7 @@ use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
 use crate::roots::TrieRoot;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::index::PageRef;
 use crate::state::pages::overflow;
 use crate::state::pages::reader::PageRequest;
@@ -50,7 +50,7 @@ pub struct Namespace(Arc<NamespaceInner>);
 
 struct NamespaceInner {
     engine: Arc<Engine>,
-    db: Arc<TrieDb>,
+    db: Arc<NamespaceDb>,
     view: View,
     root: TrieRoot,
     /// True when keys have been prefetched.
@@ -70,7 +70,12 @@ impl fmt::Debug for Namespace {
 
 impl Namespace {
     /// A namespace on a view of a trie, with the root `root` there.
-    pub(crate) fn new(engine: &Arc<Engine>, db: Arc<TrieDb>, view: View, root: TrieRoot) -> Self {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        db: Arc<NamespaceDb>,
+        view: View,
+        root: TrieRoot,
+    ) -> Self {
         assert_eq!(db.namespace, view.namespace, "one namespace");
         let (prefetches, requests) = (AtomicBool::new(false), Mutex::default());
         Self(Arc::new(NamespaceInner {
@@ -83,7 +88,7 @@ impl Namespace {
         }))
     }
 
-    pub(crate) fn db(&self) -> &Arc<TrieDb> {
+    pub(crate) fn db(&self) -> &Arc<NamespaceDb> {
         &self.0.db
     }
 

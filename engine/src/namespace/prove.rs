@@ -22,13 +22,13 @@ use crate::finish::{ProofRequest, prove};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point;
 use crate::read::scan::{Direction, Scan};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::view::{RootedView, View};
 
 /// Proves all pairs of a range.
 pub(crate) fn prove_range(
     engine: &Engine,
-    db: &TrieDb,
+    db: &NamespaceDb,
     state: RootedView<'_>,
     keys: &RangeInclusive<Key>,
 ) -> Result<RangeProof> {
@@ -55,7 +55,7 @@ pub(crate) fn prove_range(
 /// Proves what changed in a range from one state to another.
 pub(crate) fn prove_change(
     engine: &Engine,
-    db: &TrieDb,
+    db: &NamespaceDb,
     from: RootedView<'_>,
     to: RootedView<'_>,
     keys: &RangeInclusive<Key>,
@@ -74,7 +74,7 @@ pub(crate) fn prove_change(
 /// one.
 pub(crate) fn part_end(
     engine: &Engine,
-    db: &TrieDb,
+    db: &NamespaceDb,
     view: &View,
     keys: &RangeInclusive<Key>,
     pairs: usize,
@@ -101,7 +101,12 @@ pub(crate) fn keys_of(range: &impl RangeBounds<Key>) -> Result<RangeInclusive<Ke
 }
 
 /// The multiproof of ascending keys; neighbours may be equal.
-fn multiproof(engine: &Engine, db: &TrieDb, of: RootedView<'_>, keys: &[Key]) -> Result<Vec<u8>> {
+fn multiproof(
+    engine: &Engine,
+    db: &NamespaceDb,
+    of: RootedView<'_>,
+    keys: &[Key],
+) -> Result<Vec<u8>> {
     let mut keys = keys.to_vec();
     keys.dedup();
     let Engine { finisher, readers, .. } = engine;
@@ -111,7 +116,7 @@ fn multiproof(engine: &Engine, db: &TrieDb, of: RootedView<'_>, keys: &[Key]) ->
 /// The keys of a range that differ between two states, in order. Long values are compared by their hashes.
 pub(crate) fn differing_keys(
     engine: &Engine,
-    db: &TrieDb,
+    db: &NamespaceDb,
     from: &View,
     to: &View,
     keys: &RangeInclusive<Key>,

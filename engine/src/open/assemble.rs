@@ -25,7 +25,7 @@ use crate::state::pages::space::{PageSpace, SpaceParts};
 use crate::state::pages::store::{Store, StoreParts};
 use crate::state::replica::Replica;
 use crate::state::tries::{Trie, Tries};
-use crate::state::{Database, TrieDb};
+use crate::state::{Database, NamespaceDb};
 use crate::timings::Timings;
 
 /// An open database.
@@ -53,7 +53,7 @@ pub(super) fn assemble(
     examined: Examination,
     writer: LogWriter,
     role: OpenRole,
-) -> Result<Arc<TrieDb>> {
+) -> Result<Arc<NamespaceDb>> {
     let Examination { superblocks, recovered, space, .. } = examined;
     let newest = *superblocks.newest();
     let geometry = newest.page_space();
@@ -151,5 +151,5 @@ pub(super) fn assemble(
         _lock: lock,
     };
     let first = shared.tries.get(0).expect("every database has namespace 0");
-    Ok(Arc::new(TrieDb::new(Arc::new(shared), first)))
+    Ok(Arc::new(NamespaceDb::new(Arc::new(shared), first)))
 }

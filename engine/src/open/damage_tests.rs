@@ -8,7 +8,7 @@ use pleach_io::sim::{
 };
 use pleach_io::{Device as _, OpenMode, Operation};
 use pleach_journal::format::commit_body::{
-    EntryKind, LoggedValue as LogValue, NamespacePart, Section, commit_record,
+    EntryKind, LoggedValue, NamespacePart, Section, commit_record,
 };
 use pleach_journal::format::image::ImageReader;
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
@@ -743,7 +743,7 @@ fn opens_after_plain(
     commit(&db, vec![put.in_namespace(5)])?;
     let state = db.state();
     let mut changes = Section::default();
-    changes.push(&id(2), LogValue::Inline(&[8; 40]));
+    changes.push(&id(2), LoggedValue::Inline(&[8; 40]));
     let part = NamespacePart {
         ns: 5,
         kind,

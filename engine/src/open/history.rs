@@ -29,7 +29,7 @@ use pleach_journal::log::{BrokenChain, next_record, read_chain};
 use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::history::replaced::record_undo;
 use crate::state::history::undo::{ImageHistory, Undo};
 use crate::state::history::window::PriorCommit;
@@ -121,7 +121,7 @@ impl HistoryReplay {
     /// The history that continues the recovered one.
     pub(crate) fn continue_from(
         recovered: &RecoveredHistory,
-        tip: &Tip,
+        tip: &CommitState,
         limits: HistoryLimits,
     ) -> Self {
         let RecoveredHistory { undo, recorded_begin: stated, .. } = recovered;

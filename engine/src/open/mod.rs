@@ -43,7 +43,7 @@ use crate::prefetch::Prefetcher;
 use crate::prefetch::requests::PrefetchState;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::pace::beats::{ENDED, IDLE, Task};
-use crate::state::{PanicGuard, TrieDb};
+use crate::state::{NamespaceDb, PanicGuard};
 pub(crate) use assemble::OpenedEngine;
 use assemble::{OpenRole, assemble};
 use examine::{Examination, clarify_error};
@@ -145,7 +145,7 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
             log_limit,
             leaf_segment: page_offset(options.geometry.segment_pages.into()),
             overflow_segment: page_offset(options.geometry.segment_pages.into()),
-            stored_levels: pleach_beatree::build::LEVELS,
+            stored_levels: pleach_beatree::page_plan::STORED_LEVELS,
         };
         let first = Superblock {
             database,
@@ -176,7 +176,7 @@ fn take_over_files(
     mut options: Options,
     mut examined: Examination,
     lock: Box<dyn Send + Sync>,
-) -> Result<Arc<TrieDb>> {
+) -> Result<Arc<NamespaceDb>> {
     let Examination { superblocks, recovered, log_from, opening, .. } = &mut examined;
     recovered.retain_unreadable_runs();
     if let Some(cut) = &opening.cut {

@@ -45,7 +45,7 @@ use crate::digest;
 use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
-use crate::state::commits::Tip;
+use crate::state::commits::CommitState;
 use crate::state::history::replaced::stored;
 use crate::state::history::undo::ImageHistory;
 use crate::state::pages::overflow;
@@ -66,7 +66,7 @@ pub struct RecoveredState {
     /// The used pages of the overflow file.
     pub extents: OverflowSpace,
     /// The newest commit.
-    pub tip: Tip,
+    pub tip: CommitState,
     /// The end of the log, and its kind.
     pub scan: ScanEnd,
     /// Bytes of buffered changes.
@@ -110,7 +110,7 @@ pub(super) struct Replay {
     pub(super) tries: Vec<TrieReplay>,
     /// The used runs of the overflow file; not known in a read-only open.
     extents: Option<OverflowSpace>,
-    pub(super) tip: Tip,
+    pub(super) tip: CommitState,
     pub(super) history: HistoryReplay,
     image_leaf_end: u32,
     pub(super) hasher: Hasher,
@@ -189,7 +189,7 @@ pub(crate) fn recover(
     let mut replay = Replay {
         tries,
         extents,
-        tip: Tip { number: superblock.commit, roots, blob: table.blob.into() },
+        tip: CommitState { number: superblock.commit, roots, blob: table.blob.into() },
         history,
         image_leaf_end,
         hasher,
@@ -354,7 +354,7 @@ impl Replay {
             let end = record_end(header);
             self.trie_mut(namespace.ns, header.position)?.apply(number, end, &changes, &nodes)?;
         }
-        self.tip = Tip { number, roots, blob: view.blob.into() };
+        self.tip = CommitState { number, roots, blob: view.blob.into() };
         self.history.apply_commit(self.hasher, view, header)
     }
 
@@ -454,7 +454,7 @@ impl Replay {
                 // The drop is older than the history: the trie may be reclaimed, in part or as a whole.
                 Some(commit) => {
                     let before = history.undo.commit_state(commit - 1).ok();
-                    before.and_then(|(roots, _)| roots.get(trie.namespace)).or(root)
+                    before.and_then(|state| state.roots.get(trie.namespace)).or(root)
                 }
             };
             if let Some(expected) = expected.filter(|expected| Some(*expected) != root) {

@@ -11,21 +11,21 @@ use pleach_core::fold::{FoldValue, Folder};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 use pleach_journal::format::commit_body::{
-    EntryKind, LoggedValue as LogValue, NamespacePart, Section, commit_record,
+    EntryKind, LoggedValue, NamespacePart, Section, commit_record,
 };
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::load::LoadOptions;
 use crate::metrics::Counters;
 use crate::roots::{Roots, TrieRoot};
-use crate::state::TrieDb;
-use crate::state::commits::Tip;
+use crate::state::NamespaceDb;
+use crate::state::commits::CommitState;
 use crate::state::tries::Trie;
 use crate::{Db, Geometry, Options, Value};
 use pleach_ops::{CheckOptions, CheckReport, check_on, stat_on};
 
 type SimDb = Db;
-type SimState = TrieDb;
+type SimState = NamespaceDb;
 /// The pairs of each namespace.
 type Model = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
 
@@ -144,7 +144,7 @@ impl Tested {
             let mut section = Section::default();
             let trie = db.other_trie(*namespace).expect("it has a trie");
             for (key, value) in changes {
-                let value = value.as_deref().map_or(LogValue::Absent, LogValue::Inline);
+                let value = value.as_deref().map_or(LoggedValue::Absent, LoggedValue::Inline);
                 section.push(key, value);
             }
             for (prefix, node) in self.nodes_of(&trie, *namespace, changes) {
@@ -173,7 +173,7 @@ impl Tested {
             }
             self.apply(trie, *namespace, number, end.get(), changes);
         }
-        let tip = Tip { number, roots, blob: before.blob };
+        let tip = CommitState { number, roots, blob: before.blob };
         sequencer.newest = tip.clone();
         db.commits.publish(tip);
         db.commits.undo.set_barrier(number);

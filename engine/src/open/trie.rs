@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pleach_beatree::region::{NewNodes, NodePage, RegionCommit, RegionImage, Relocation};
-use pleach_beatree::split::{RegionPair, join_held, split_regions};
+use pleach_beatree::split_regions::{RegionPair, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::tree::Tiling;

@@ -14,7 +14,7 @@ use pleach_core::page::leaf::Cell;
 use super::requests::{MissingItem, PageRequestPurpose, PrefetchRequest, PrefetchState};
 use super::value_cache::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::reader::PageRequest;
 use crate::state::view::View;
@@ -36,7 +36,7 @@ struct KeyLookup {
 /// Looks up the next key batch of a request on a reader's thread, without keys in overlays, which the reader finds
 /// there. False when no batch is left. The caller holds a grace guard.
 pub(crate) fn look_up_for_reader(
-    db: &TrieDb,
+    db: &NamespaceDb,
     prefetch: &PrefetchState,
     view: &View,
     request: &PrefetchRequest,
@@ -58,7 +58,7 @@ pub(crate) fn look_up_for_reader(
 ///
 /// Each step is taken for the whole batch, and prefetches the memory that the next one reads.
 pub(super) fn look_up(
-    db: &TrieDb,
+    db: &NamespaceDb,
     prefetch: &PrefetchState,
     request: &PrefetchRequest,
     keys: &[Key],
@@ -114,7 +114,7 @@ pub(super) fn look_up(
 
 /// The first half of a lookup: in the index and in the buffered changes.
 fn look_up_in_index(
-    db: &TrieDb,
+    db: &NamespaceDb,
     values: &ValueCache,
     base: u64,
     key: &Key,
@@ -160,6 +160,6 @@ fn cache_stored(values: &ValueCache, pair: SlotPair, key: &Key, stored: &Stored)
     match stored {
         Stored::Absent => values.put(pair, key, None),
         Stored::Inline(value) => values.put(pair, key, Some(value)),
-        Stored::Large(_) | Stored::Overflow(_) => {}
+        Stored::Long(_) | Stored::Overflow(_) => {}
     }
 }

@@ -27,7 +27,7 @@ use pleach_io::Step;
 
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pages::in_flight::{PageId, ReadMode};
 use crate::state::pages::index::PageRef;
@@ -47,11 +47,11 @@ const TAKEN: usize = 8;
 
 /// The prefetch task.
 pub(crate) struct Prefetcher {
-    db: Arc<TrieDb>,
+    db: Arc<NamespaceDb>,
     prefetch: Arc<PrefetchState>,
     reader: Option<PageReader<PageRequestPurpose>>,
     /// The request that is being looked up, and the trie of its keys.
-    request: Option<(Arc<PrefetchRequest>, Arc<TrieDb>)>,
+    request: Option<(Arc<PrefetchRequest>, Arc<NamespaceDb>)>,
     /// Missing items that are not enqueued yet.
     missing: VecDeque<MissingItem>,
     /// Pages that readers wait for and that another reader is reading.
@@ -66,7 +66,7 @@ pub(crate) struct Prefetcher {
 }
 
 impl Prefetcher {
-    pub(crate) fn new(db: Arc<TrieDb>, prefetch: Arc<PrefetchState>) -> Self {
+    pub(crate) fn new(db: Arc<NamespaceDb>, prefetch: Arc<PrefetchState>) -> Self {
         Self {
             db,
             prefetch,
@@ -282,7 +282,7 @@ impl Prefetcher {
 }
 
 /// True when there is room for more announced pages, or the task has waited long enough.
-fn has_room(db: &TrieDb, full: &mut Option<(u64, Duration)>) -> bool {
+fn has_room(db: &NamespaceDb, full: &mut Option<(u64, Duration)>) -> bool {
     let (batch, now) = (db.store.batch(), db.pace.now());
     let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
     let waited = now.saturating_sub(since) >= ROOM_TIMEOUT;

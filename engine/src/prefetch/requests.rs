@@ -17,7 +17,7 @@ use pleach_io::{Event, Executor, PageBuf};
 use super::value_cache::ValueCache;
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::reader::PageRequest;
 
 /// Where all pages are in memory, fewer keys are not looked up ahead: a read finds one as soon by itself.
@@ -115,7 +115,7 @@ impl PrefetchState {
     /// already, or nothing is to be done.
     pub(crate) fn request(
         &self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         base: u64,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
@@ -144,7 +144,7 @@ impl PrefetchState {
 
     /// Whether all pages are in memory, or were in this batch: counting them locks each shard of the cache. Pages that were
     /// evicted since are read when they are needed.
-    fn is_all_in_memory(&self, db: &TrieDb) -> bool {
+    fn is_all_in_memory(&self, db: &NamespaceDb) -> bool {
         let batch = db.store.batch();
         let is_known = self.in_memory.load(Ordering::Relaxed) == batch;
         if !is_known && db.is_all_in_memory() {

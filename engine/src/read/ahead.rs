@@ -21,7 +21,7 @@ use pleach_core::{Key, Prefix};
 
 use super::reader_pool::{PooledReader, ReaderPool};
 use crate::error::Result;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
 
@@ -95,7 +95,7 @@ impl ReadAhead {
     }
 
     /// Reads on, before the iterator goes to a page; `rest` is what is left of its range.
-    pub(super) fn advance(&mut self, db: &TrieDb, rest: &KeyRange) -> Result<()> {
+    pub(super) fn advance(&mut self, db: &NamespaceDb, rest: &KeyRange) -> Result<()> {
         let result = self.try_advance(db, rest);
         if result.is_err() {
             self.discard_reader();
@@ -103,7 +103,7 @@ impl ReadAhead {
         result
     }
 
-    fn try_advance(&mut self, db: &TrieDb, rest: &KeyRange) -> Result<()> {
+    fn try_advance(&mut self, db: &NamespaceDb, rest: &KeyRange) -> Result<()> {
         // Half a window at once: a system call costs as much as some pages, and neighbours are found.
         if self.pages.len() <= self.window / 2 {
             let (most, _) = limits(db);
@@ -124,7 +124,7 @@ impl ReadAhead {
     }
 
     /// Names pages until there is a window of them; the first `from` are named already.
-    fn name_pages(&mut self, db: &TrieDb, rest: &KeyRange, from: usize) {
+    fn name_pages(&mut self, db: &NamespaceDb, rest: &KeyRange, from: usize) {
         let start = match self.direction {
             Direction::Forwards => rest.first,
             Direction::Backwards => rest.last,
@@ -165,7 +165,7 @@ impl ReadAhead {
     }
 
     /// Marks the pages from `from` on that are not cached as wanted.
-    fn mark_wanted(&mut self, db: &TrieDb, from: usize) {
+    fn mark_wanted(&mut self, db: &NamespaceDb, from: usize) {
         let cache = &db.store.cache;
         // One step for all pages at a time, so that cache misses overlap.
         for step in [LookupStep::Table, LookupStep::Entry] {
@@ -188,7 +188,7 @@ impl ReadAhead {
     }
 
     /// Requests wanted pages, as far as there is room.
-    fn enqueue_wanted(&mut self, db: &TrieDb) -> Result<()> {
+    fn enqueue_wanted(&mut self, db: &NamespaceDb) -> Result<()> {
         let (_, memory) = limits(db);
         let Some(used) = self.reader.as_mut().filter(|_| self.wanted > 0) else { return Ok(()) };
         let reader =
@@ -222,7 +222,7 @@ impl ReadAhead {
     /// before it are discarded.
     pub(super) fn take_page(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         prefix: &Prefix,
         at: PageRef,
     ) -> Result<Option<RunPage>> {
@@ -304,7 +304,7 @@ impl Drop for ReadAhead {
 
 /// Pages of the largest window, and pages of memory: a third more, since a run's memory is released with its last page,
 /// and some pages are only read over.
-fn limits(db: &TrieDb) -> (usize, usize) {
+fn limits(db: &NamespaceDb) -> (usize, usize) {
     let most = PAGES_A_READ * db.options.in_flight + 2 * RUN;
     let memory = (most + most / 3).min(db.budget.pages_ahead());
     (memory - memory / 4, memory)

@@ -7,7 +7,7 @@
 use pleach_beatree::cache::LookupStep;
 use pleach_core::Key;
 
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 
 /// Keys that are looked up together.
 pub(crate) const KEY_BATCH: usize = 32;
@@ -28,7 +28,7 @@ pub(crate) enum LookupDepth {
 
 /// Prefetches the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
 pub(crate) fn cpu_prefetch<'a>(
-    db: &TrieDb,
+    db: &NamespaceDb,
     keys: impl Iterator<Item = &'a Key> + Clone,
     depth: LookupDepth,
 ) {

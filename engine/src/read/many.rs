@@ -12,7 +12,7 @@ use super::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use super::point::locate;
 use super::reader_pool::PageReaderPool;
 use crate::error::Result;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::PageRef;
 use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest};
@@ -29,7 +29,7 @@ pub(crate) enum FetchPurpose<'a> {
 
 impl FetchPurpose<'_> {
     /// The page that a key needs. The caller holds a grace guard.
-    fn page(self, db: &TrieDb, key: &Key) -> Option<PageRef> {
+    fn page(self, db: &NamespaceDb, key: &Key) -> Option<PageRef> {
         match self {
             Self::Values(view) if view.overlay_value(key).is_some() => None,
             // A later read of the key gets the error if that undo is discarded by then.
@@ -43,7 +43,7 @@ impl FetchPurpose<'_> {
 /// Reads the pages of many keys into the cache. Does nothing where enough threads do so at the same time: the keys are
 /// read one by one. So are pages that another thread is reading.
 pub(crate) fn fetch_pages(
-    db: &TrieDb,
+    db: &NamespaceDb,
     readers: &PageReaderPool,
     purpose: FetchPurpose<'_>,
     keys: &[Key],
@@ -54,7 +54,7 @@ pub(crate) fn fetch_pages(
 /// [`fetch_pages`] that shows each page as it is read: the cache may have no room for it beside the batch's earlier
 /// pages.
 pub(crate) fn fetch_pages_with(
-    db: &TrieDb,
+    db: &NamespaceDb,
     readers: &PageReaderPool,
     purpose: FetchPurpose<'_>,
     keys: &[Key],
@@ -77,7 +77,7 @@ pub(crate) fn fetch_pages_with(
 }
 
 fn fetch_with_reader(
-    db: &TrieDb,
+    db: &NamespaceDb,
     purpose: FetchPurpose<'_>,
     reader: &mut PageReader<()>,
     keys: &[Key],

@@ -10,7 +10,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
 use crate::error::Result;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
 use crate::state::view::View;
@@ -24,12 +24,12 @@ pub(crate) enum PointLookup<'a> {
 }
 
 /// The value of a key as of a view. A page that is not cached is read on the calling thread.
-pub(crate) fn value(db: &TrieDb, view: &View, key: &Key) -> Result<Option<Value>> {
+pub(crate) fn value(db: &NamespaceDb, view: &View, key: &Key) -> Result<Option<Value>> {
     overflow::value(db, view.base, stored(db, view, key)?, true)
 }
 
 /// The state of a key as of a view; a long value is not read.
-pub(crate) fn stored(db: &TrieDb, view: &View, key: &Key) -> Result<Stored> {
+pub(crate) fn stored(db: &NamespaceDb, view: &View, key: &Key) -> Result<Stored> {
     match look_up(db, view, key)? {
         PointLookup::Stored(stored) => Ok(stored),
         PointLookup::InPage(at, _guard) => Ok(stored_in_page(&*db.store.leaf(at)?, key)),
@@ -38,7 +38,7 @@ pub(crate) fn stored(db: &TrieDb, view: &View, key: &Key) -> Result<Stored> {
 
 /// [`stored`] without reading a leaf page.
 #[inline]
-pub(crate) fn look_up<'a>(db: &'a TrieDb, view: &View, key: &Key) -> Result<PointLookup<'a>> {
+pub(crate) fn look_up<'a>(db: &'a NamespaceDb, view: &View, key: &Key) -> Result<PointLookup<'a>> {
     if let Some(stored) = view.overlay_value(key) {
         return Ok(PointLookup::Stored(stored));
     }
@@ -64,7 +64,7 @@ pub(crate) fn stored_in_page(page: &CachedPage, key: &Key) -> Stored {
 
 /// The page that has a key at present, if it exists at all; or the key's state where no page is needed. The caller
 /// holds a grace guard.
-pub(super) fn locate(db: &TrieDb, key: &Key) -> Result<PageRef, Stored> {
+pub(super) fn locate(db: &NamespaceDb, key: &Key) -> Result<PageRef, Stored> {
     db.index.with_region(key, |_, state| match state.buffered_change(key) {
         Some(buffered) => Err(buffered.stored.clone()),
         None => child_page(state, state.children().find(key)).ok_or(Stored::Absent),

@@ -29,7 +29,7 @@ use super::ahead::{KeyRange, ReadAhead};
 use super::point;
 use super::reader_pool::ReaderPool;
 use crate::error::{Error, Result};
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
 use crate::state::pages::run_reader::{RunPage, RunReader};
@@ -148,7 +148,11 @@ impl Scan {
     ///
     /// # Errors
     /// Errors of no single page: nothing comes after them.
-    pub(crate) fn next_page(&mut self, db: &TrieDb, view: &View) -> Option<Result<ScannedPage>> {
+    pub(crate) fn next_page(
+        &mut self,
+        db: &NamespaceDb,
+        view: &View,
+    ) -> Option<Result<ScannedPage>> {
         let rest = self.rest?;
         let step = db.run_read(view.base, || self.step(db, view, Direction::Forwards, rest));
         match (step, self.current_page.take()) {
@@ -194,7 +198,7 @@ impl Scan {
     /// The next pair, where it lies: forwards the first that is left, backwards the last.
     pub(crate) fn next(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         view: &View,
         direction: Direction,
     ) -> Option<Result<PairRef<'_>>> {
@@ -245,7 +249,7 @@ impl Scan {
     /// Goes on by one page, at an end of what was left: `rest`, also when it is tried again.
     fn step(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         view: &View,
         direction: Direction,
         rest: KeyRange,
@@ -295,7 +299,7 @@ fn rest_of(range: &impl RangeBounds<Key>) -> Option<KeyRange> {
 
 /// Reads a long value that a scan has given.
 pub(crate) fn long_value(
-    db: &TrieDb,
+    db: &NamespaceDb,
     view: &View,
     key: &Key,
     stored: Stored,
@@ -340,7 +344,7 @@ impl ScanSide {
     /// Loads a page that the index names. The caller holds a grace guard.
     fn load_page(
         &mut self,
-        db: &TrieDb,
+        db: &NamespaceDb,
         prefix: &Prefix,
         at: PageRef,
         key: &Key,

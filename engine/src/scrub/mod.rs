@@ -32,7 +32,7 @@ use crate::namespace::Namespace;
 use crate::read::point;
 use crate::read::scan::{Scan, StoredRef};
 use crate::session::Session;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 use crate::state::pages::overflow::{assemble_value, read_pieces};
 
 /// The longest sleep between two checks of the stop flag.
@@ -145,7 +145,7 @@ impl ScrubReport {
 /// error.
 pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
     let engine = session.engine();
-    let db: &TrieDb = &engine.db;
+    let db: &NamespaceDb = &engine.db;
     let since = db.pace.now();
     let leaf = db.counters.leaf_pages.load(Ordering::Relaxed);
     let mut scrub = Scrub {
@@ -171,19 +171,19 @@ pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
 }
 
 /// The newest superblock of the process that writes, where that is another one.
-fn writer_superblock(db: &TrieDb) -> Option<Superblock> {
+fn writer_superblock(db: &NamespaceDb) -> Option<Superblock> {
     db.replica.as_ref()?;
     Some(*SuperblockStore::open(db.store.device.clone(), OpenMode::Read).ok()?.newest())
 }
 
 /// The end of the durable log.
-fn log_end(db: &TrieDb) -> LogPos {
+fn log_end(db: &NamespaceDb) -> LogPos {
     let durable = db.commits.sequencer.durable();
     writer_superblock(db).map_or(durable, |newest| newest.durable_through.max(durable))
 }
 
 /// The begin of the log that is kept: a record before the replay start, or the replay start itself.
-fn log_start(db: &TrieDb) -> LogPoint {
+fn log_start(db: &NamespaceDb) -> LogPoint {
     let newest = writer_superblock(db).unwrap_or_else(|| db.images.newest());
     let from = newest.log_from;
     if from < newest.replay.position { from.into() } else { newest.replay }

@@ -10,9 +10,9 @@ use pleach_beatree::lock_order::RankedGuard;
 use super::history::pins::Pin;
 use super::history::undo::Undo;
 use super::lock_ranks::TIP;
+pub(crate) use super::order::sequencer::CommitState;
 use super::order::sequencer::Sequencer;
-pub(crate) use super::order::sequencer::Tip;
-use super::overlays::{Chain, Overlays};
+use super::overlays::{Chain, OverlayCounters};
 use super::view::View;
 use crate::error::Result;
 
@@ -22,12 +22,12 @@ use crate::error::Result;
 pub(crate) struct Commits {
     /// Orders commits and flushes, and owns the log.
     pub(crate) sequencer: Sequencer,
-    tip: Mutex<Tip>,
+    tip: Mutex<CommitState>,
     published: AtomicU64,
     /// Undo of the commits.
     pub(crate) undo: Arc<Undo>,
     /// The live overlays.
-    pub(crate) overlays: Arc<Overlays>,
+    pub(crate) overlays: Arc<OverlayCounters>,
     /// The runtime's clock, for the age of pins.
     clock: PinClock,
 }
@@ -36,7 +36,12 @@ pub(crate) struct Commits {
 type PinClock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 impl Commits {
-    pub(crate) fn new(sequencer: Sequencer, tip: Tip, undo: Arc<Undo>, clock: PinClock) -> Self {
+    pub(crate) fn new(
+        sequencer: Sequencer,
+        tip: CommitState,
+        undo: Arc<Undo>,
+        clock: PinClock,
+    ) -> Self {
         Self {
             sequencer,
             published: AtomicU64::new(tip.number),
@@ -47,12 +52,12 @@ impl Commits {
         }
     }
 
-    fn lock_tip(&self) -> RankedGuard<MutexGuard<'_, Tip>> {
+    fn lock_tip(&self) -> RankedGuard<MutexGuard<'_, CommitState>> {
         RankedGuard::acquire(TIP, || self.tip.try_lock(), || self.tip.lock())
     }
 
     /// The newest published commit.
-    pub(crate) fn tip(&self) -> Tip {
+    pub(crate) fn tip(&self) -> CommitState {
         self.lock_tip().clone()
     }
 
@@ -62,14 +67,14 @@ impl Commits {
     }
 
     /// Makes `tip` the newest published commit. The caller holds the sequencer's lock.
-    pub(crate) fn publish(&self, tip: Tip) {
+    pub(crate) fn publish(&self, tip: CommitState) {
         let number = tip.number;
         *self.lock_tip() = tip;
         self.published.store(number, Ordering::Release);
     }
 
     /// A view of the newest published commit.
-    pub(crate) fn tip_view(&self) -> (View, Tip) {
+    pub(crate) fn tip_view(&self) -> (View, CommitState) {
         // Under the sequencer's lock, so that the commit and the pin belong together.
         let state = self.sequencer.lock();
         let tip = self.tip();
@@ -79,14 +84,13 @@ impl Commits {
     }
 
     /// A view of a past commit or of the newest one, by its number.
-    pub(crate) fn view_at(&self, commit: u64) -> Result<(View, Tip)> {
+    pub(crate) fn view_at(&self, commit: u64) -> Result<(View, CommitState)> {
         let (view, tip) = self.tip_view();
         if view.base == commit {
             return Ok((view, tip));
         }
-        let (pin, (roots, blob)) = self.undo.pin_past(commit, (self.clock)())?;
-        let view = View::new(pin, &Chain::default(), Arc::clone(&self.undo));
-        Ok((view, Tip { number: commit, roots, blob }))
+        let (pin, state) = self.undo.pin_past(commit, (self.clock)())?;
+        Ok((View::new(pin, &Chain::default(), Arc::clone(&self.undo)), state))
     }
 
     /// A second view of the same state.
@@ -101,13 +105,9 @@ impl Commits {
     }
 
     /// Roots and blob of a commit.
-    pub(crate) fn commit_at(&self, commit: u64) -> Result<Tip> {
+    pub(crate) fn commit_at(&self, commit: u64) -> Result<CommitState> {
         let tip = self.tip();
-        if tip.number == commit {
-            return Ok(tip);
-        }
-        let (roots, blob) = self.undo.commit_state(commit)?;
-        Ok(Tip { number: commit, roots, blob })
+        if tip.number == commit { Ok(tip) } else { self.undo.commit_state(commit) }
     }
 
     /// All pins, the oldest commits first.

@@ -104,7 +104,7 @@ pub(crate) struct Database {
 }
 
 /// An open database as one of its tries has it: what is the trie's own, and by `Deref` what all tries share.
-pub(crate) struct TrieDb {
+pub(crate) struct NamespaceDb {
     shared: Arc<Database>,
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
@@ -112,7 +112,7 @@ pub(crate) struct TrieDb {
     pub(crate) nodes: Arc<NodeStore>,
 }
 
-impl TrieDb {
+impl NamespaceDb {
     /// Trie `trie` of the database `shared`.
     pub(crate) fn new(shared: Arc<Database>, trie: Trie) -> Self {
         let Trie { namespace, kind, index, nodes, .. } = trie;
@@ -133,7 +133,7 @@ impl TrieDb {
     }
 }
 
-impl std::ops::Deref for TrieDb {
+impl std::ops::Deref for NamespaceDb {
     type Target = Database;
     fn deref(&self) -> &Database {
         &self.shared

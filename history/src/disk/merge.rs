@@ -38,7 +38,7 @@ pub(crate) fn write_run<E: From<Error>>(
                 let contents = match &stored {
                     Stored::Absent => Contents::Absent,
                     Stored::Inline(value) => Contents::Inline(value),
-                    Stored::Large(large) => Contents::Inline(&large.bytes),
+                    Stored::Long(large) => Contents::Inline(&large.bytes),
                     Stored::Overflow(cell) => Contents::Overflow(cell),
                 };
                 writer.put(&key, commit, &contents, allocate)?;

@@ -43,7 +43,7 @@ pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
         let (kind, bytes): (u8, &[u8]) = match &change.stored {
             Stored::Absent => (ABSENT, &[]),
             Stored::Inline(value) => (INLINE, value),
-            Stored::Large(large) => (INLINE, &large.bytes),
+            Stored::Long(large) => (INLINE, &large.bytes),
             Stored::Overflow(cell) => (OVERFLOW, cell),
         };
         out.push(kind);

@@ -186,7 +186,7 @@ impl HistoryCheck<'_> {
             }
             left = rest;
             let roots = match undo.commit_state(commit) {
-                Ok((roots, _)) => roots,
+                Ok(state) => state.roots,
                 Err(_) if commit == tip.number => tip.roots.clone(),
                 Err(_) => continue,
             };

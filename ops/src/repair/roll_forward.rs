@@ -311,7 +311,7 @@ impl RollForward<'_> {
             let accesses = accesses.map(|((namespace, key), stored)| {
                 let value = match stored {
                     Stored::Inline(value) => Some(value),
-                    Stored::Large(large) => Some(large.bytes.clone()),
+                    Stored::Long(large) => Some(large.bytes.clone()),
                     Stored::Absent | Stored::Overflow(_) => None,
                 };
                 Access::write(key, value).in_namespace(namespace)

@@ -173,7 +173,7 @@ fn pairs(
             let value = match stored {
                 Stored::Absent => continue,
                 Stored::Inline(value) => value,
-                Stored::Large(large) => large.bytes.clone(),
+                Stored::Long(large) => large.bytes.clone(),
                 Stored::Overflow(raw) => {
                     let read = overflow.as_ref().map_err(|error| error.clone().into());
                     let read = read.and_then(|file| {

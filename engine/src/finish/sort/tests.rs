@@ -90,9 +90,7 @@ fn a_key_that_comes_twice_is_named_and_long_values_do_not_stay() {
     assert!(sorter.sort(Hasher::BLAKE3, &accesses, &backwards).is_ok());
     let holds = |sorter: &Sorter| {
         let values = sorter.sorted.iter().filter_map(|access| access.writes.as_ref());
-        values
-            .filter(|stored| matches!(stored, Stored::Large(large) if large.bytes == long))
-            .count()
+        values.filter(|stored| matches!(stored, Stored::Long(large) if large.bytes == long)).count()
     };
     assert_eq!(holds(&sorter), 1);
     sorter.clear();

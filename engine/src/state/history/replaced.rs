@@ -4,7 +4,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_journal::format::bytes::BodyError;
-use pleach_journal::format::commit_body::{LoggedValue as LogValue, NamespaceView, ReplacedItem};
+use pleach_journal::format::commit_body::{LoggedValue, NamespaceView, ReplacedItem};
 use pleach_journal::format::record::RecordHeader;
 
 use super::changes::Changes;
@@ -130,11 +130,11 @@ pub(crate) fn record_run(runs: &Runs, number: u64, restored: &[RecordUndo]) -> (
 }
 
 /// The state of a value as the log has it.
-pub fn stored(hasher: Hasher, commit: u64, value: LogValue<'_>) -> Result<Stored> {
+pub fn stored(hasher: Hasher, commit: u64, value: LoggedValue<'_>) -> Result<Stored> {
     Ok(match value {
-        LogValue::Absent => Stored::Absent,
-        LogValue::Inline(bytes) => Stored::from_value(hasher, Value::from(bytes)),
-        LogValue::Overflow(cell) => {
+        LoggedValue::Absent => Stored::Absent,
+        LoggedValue::Inline(bytes) => Stored::from_value(hasher, Value::from(bytes)),
+        LoggedValue::Overflow(cell) => {
             OverflowCell::parse(cell)
                 .map_err(|error| Contradiction::OverflowCell { commit, error })?;
             Stored::Overflow(cell.into())

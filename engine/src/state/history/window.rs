@@ -1,7 +1,7 @@
 //! Which past commits can be read: the history window, and the limits that move it on.
 //!
 //! ```text
-//!               oldest        written       evicted            tip
+//!               oldest        written     memory from          tip
 //!   ...-----------|--------------|-------------|----------------|
 //!     not kept    | runs on      | runs in memory               |
 //!                 | the device   | and the log                  |
@@ -10,7 +10,7 @@
 //! *Oldest* is the oldest commit that can be opened by its number: `history` commits before the tip, or a later one
 //! because of a limit in bytes of disk, or because the runs and records with undo begin there. The undo of commits up
 //! to *written* is in runs on the device; that of later ones is in memory, and in their records. Undo in memory begins
-//! at *evicted*: without a limit at `oldest`, or at an older commit that is pinned. Beyond [`HistoryLimits::bytes`] of
+//! at *memory from*: without a limit at `oldest`, or at an older commit that is pinned. Beyond [`HistoryLimits::bytes`] of
 //! memory the oldest undo is evicted once it is on the device; without a history in any case, pinned or not. All three
 //! only rise. A commit is *readable* when all undo after it is kept.
 //!
@@ -110,7 +110,7 @@ pub(super) struct Window {
     /// The undo of commits through this one is on the device, or is not kept.
     written: u64,
     /// The undo of commits through this one is not in memory.
-    evicted: u64,
+    memory_from: u64,
     /// The undo of all commits after this one is kept.
     floor: u64,
     /// Commits whose undo is not on the device.
@@ -135,7 +135,7 @@ impl Window {
             begin: floor,
             is_short: false,
             written: tip,
-            evicted: tip,
+            memory_from: tip,
             floor,
             commits: VecDeque::new(),
             list_bytes: 0,
@@ -198,7 +198,7 @@ impl Window {
     /// No state before this commit can be read any more, since it was made without undo.
     pub(super) fn set_barrier(&mut self, number: u64) {
         (self.tip, self.oldest, self.begin) = (number, number, number);
-        (self.written, self.evicted, self.floor) = (number, number, number);
+        (self.written, self.memory_from, self.floor) = (number, number, number);
         self.forget(number);
     }
 
@@ -280,27 +280,27 @@ impl Window {
         }
         // A pin keeps undo in memory only: the device is for the window.
         let unneeded = self.oldest.min(oldest_pin).max(limited);
-        self.evicted = self.evicted.max(unneeded.min(self.tip));
-        let gone = memory.iter().take_while(|run| run.through <= self.evicted);
+        self.memory_from = self.memory_from.max(unneeded.min(self.tip));
+        let gone = memory.iter().take_while(|run| run.through <= self.memory_from);
         let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list_bytes;
         if left > self.limits.bytes {
             // Evicts whole runs, and some more than necessary, so that not each commit evicts one.
             let mut excess = left - self.limits.bytes / 8 * 7;
             let droppable = if self.limits.commits > 0 { self.written } else { self.tip };
             for run in memory.iter().filter(|run| run.through <= droppable) {
-                if excess > 0 && run.through > self.evicted {
-                    self.evicted = run.through;
+                if excess > 0 && run.through > self.memory_from {
+                    self.memory_from = run.through;
                     excess = excess.saturating_sub(run.bytes);
                 }
             }
             if excess > 0 && self.limits.commits == 0 {
-                self.evicted = self.tip;
+                self.memory_from = self.tip;
             }
         }
         let first = disk.iter().find(|run| run.through > self.oldest);
-        self.floor = first.map_or(self.evicted, |run| run.after.min(self.evicted));
+        self.floor = first.map_or(self.memory_from, |run| run.after.min(self.memory_from));
         self.forget(self.floor);
-        (self.evicted, self.oldest)
+        (self.memory_from, self.oldest)
     }
 
     /// Removes the entries of commits through `through`.

@@ -29,13 +29,13 @@ const MAX_AHEAD: u64 = 32 << 20;
 
 /// The newest commit of those that are published, or of those with a ticket.
 #[derive(Clone, Debug)]
-pub struct Tip {
+pub struct CommitState {
     pub number: u64,
     pub roots: Roots,
     pub blob: Arc<[u8]>,
 }
 
-impl Tip {
+impl CommitState {
     /// True when both have the same roots and blob, whatever their numbers. The blob is part of a state.
     pub(crate) fn is_state_of(&self, other: &Self) -> bool {
         self.roots == other.roots && self.blob == other.blob
@@ -51,7 +51,7 @@ pub(crate) struct SequencerState {
     /// Bytes of the last record that room was made for.
     last_len: u64,
     /// Newest commit with a ticket.
-    pub(crate) newest: Tip,
+    pub(crate) newest: CommitState,
     /// True while a load is about to make the next commit.
     pub(crate) loading: bool,
     /// Commits between ticket and publication.
@@ -137,7 +137,7 @@ impl SequencerState {
 }
 
 impl Sequencer {
-    pub(crate) fn new(writer: LogWriter, tip: Tip) -> Self {
+    pub(crate) fn new(writer: LogWriter, tip: CommitState) -> Self {
         let state = SequencerState {
             tail: writer.tail(),
             queue: Vec::new(),

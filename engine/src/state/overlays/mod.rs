@@ -26,13 +26,13 @@ use key_trie::{KeyTrie, LayerLookup, LayerNo};
 
 /// Number of overlays made, and the memory that the live ones take.
 #[derive(Debug, Default)]
-pub(crate) struct Overlays {
+pub(crate) struct OverlayCounters {
     bytes: AtomicUsize,
     /// Layers made so far, for their versions.
     made: AtomicU64,
 }
 
-impl Overlays {
+impl OverlayCounters {
     /// Bytes of all live overlays: changes with their values, recorded nodes, tries, and lists that undo shares.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
@@ -59,7 +59,7 @@ pub(crate) struct Layer {
     commit: OnceLock<LayerCommit>,
     /// Bytes of the layer without its tries.
     bytes: usize,
-    all: Arc<Overlays>,
+    all: Arc<OverlayCounters>,
 }
 
 /// What one overlay adds to one namespace.
@@ -76,7 +76,7 @@ pub(crate) struct LayerPart {
 impl Layer {
     /// A layer over the chain `below`, with its parts in ascending order of namespaces.
     pub(crate) fn new(
-        all: &Arc<Overlays>,
+        all: &Arc<OverlayCounters>,
         below: &Chain,
         parts: impl Iterator<Item = LayerPart>,
     ) -> Arc<Self> {

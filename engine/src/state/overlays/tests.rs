@@ -9,7 +9,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::key_trie::{KeyTrie, LayerLookup, LayerNo};
-use super::{Chain, Layer, LayerCommit, LayerPart, NamespaceChain, Overlays};
+use super::{Chain, Layer, LayerCommit, LayerPart, NamespaceChain, OverlayCounters};
 use crate::state::history::past_node::PastNode;
 use crate::state::history::undo::KeyUpdate;
 
@@ -51,7 +51,13 @@ impl Model {
     }
 }
 
-fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u64) -> Model {
+fn over(
+    parent: &Model,
+    all: &Arc<OverlayCounters>,
+    seed: &mut u64,
+    number: u64,
+    ids: u64,
+) -> Model {
     let mut model = parent.clone();
     let mut said = Vec::new();
     for namespace in NAMESPACES {
@@ -119,7 +125,7 @@ fn check(model: &Model, seed: &mut u64, ids: u64) {
 #[test]
 fn chains_and_forks_say_what_their_maps_say() {
     for mut seed in 0..20 {
-        let all = Arc::<Overlays>::default();
+        let all = Arc::<OverlayCounters>::default();
         let ids = [20, 300, 60_000][(seed % 3) as usize];
         let base = Model::empty();
         let mut models = vec![base];
@@ -145,7 +151,7 @@ fn chains_and_forks_say_what_their_maps_say() {
 #[test]
 fn what_is_committed_is_seen_no_more() {
     let (window, ids) = (7, 300);
-    let all = Arc::<Overlays>::default();
+    let all = Arc::<OverlayCounters>::default();
     let mut seed = 5;
     let base = Model::empty();
     let mut held = vec![base];
@@ -195,7 +201,7 @@ impl LayerLookup for Counted<'_> {
 }
 
 /// Keys spread evenly in layers of 1,000.
-fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
+fn chain_of(layers: u64, all: &Arc<OverlayCounters>) -> Chain {
     let mut chain = Chain::default();
     for layer in 0..layers {
         let keys: std::collections::BTreeSet<Key> =
@@ -218,7 +224,7 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
 /// branches above the subtrees, and rarely more where it finds nothing.
 #[test]
 fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
-    let all = Arc::<Overlays>::default();
+    let all = Arc::<OverlayCounters>::default();
     let chain = chain_of(128, &all).for_namespace(0);
     let newest = chain.newest_trie().expect("it is readable");
     let steps = |from: u64, there: bool| {
@@ -238,7 +244,7 @@ fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
 /// What a layer's trie takes, beside the changes.
 #[test]
 fn a_layer_takes_memory_for_its_own_changes() {
-    let all = Arc::<Overlays>::default();
+    let all = Arc::<OverlayCounters>::default();
     let chain = chain_of(64, &all).for_namespace(0);
     let newest = chain.newest_trie().expect("it is readable");
     assert!(newest.bytes() < 150 * 1000, "{} bytes for 1,000 changes", newest.bytes());
@@ -247,7 +253,7 @@ fn a_layer_takes_memory_for_its_own_changes() {
 /// Numbers of layers come round after the last one.
 #[test]
 fn layers_are_numbered_round() {
-    let all = Arc::<Overlays>::default();
+    let all = Arc::<OverlayCounters>::default();
     let (mut seed, ids) = (9, 300);
     let base = Model::empty();
     let mut model = over(&base, &all, &mut seed, 1, ids);

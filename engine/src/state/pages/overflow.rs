@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::stored::{LargeValue, overflow_cell};
+use pleach_beatree::stored::{LongValue, overflow_cell};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, OverflowRun};
@@ -20,7 +20,7 @@ use super::long_values::LongValueId;
 use super::space::TentativeRuns;
 use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
 use crate::metrics::Counters;
-use crate::state::TrieDb;
+use crate::state::NamespaceDb;
 
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
@@ -41,9 +41,9 @@ pub(crate) fn pieces_of(raw: &[u8]) -> impl Iterator<Item = (u64, usize)> + use<
 
 /// Writes a value (unsynced) and returns the cell that names it.
 pub(crate) fn write(
-    db: &TrieDb,
+    db: &NamespaceDb,
     tentative: &mut TentativeRuns<'_>,
-    large: &LargeValue,
+    large: &LongValue,
     flush: u64,
 ) -> Result<Arc<[u8]>> {
     let pages = large.bytes.len().div_ceil(stream::PAYLOAD);
@@ -81,11 +81,16 @@ pub(crate) fn write(
 
 /// The value of a stored state, which was found in a state of commit `base`. Its runs may be freed and written again
 /// once that commit cannot be read any more. With `keep` the value stays in memory.
-pub(crate) fn value(db: &TrieDb, base: u64, stored: Stored, keep: bool) -> Result<Option<Value>> {
+pub(crate) fn value(
+    db: &NamespaceDb,
+    base: u64,
+    stored: Stored,
+    keep: bool,
+) -> Result<Option<Value>> {
     match stored {
         Stored::Absent => Ok(None),
         Stored::Inline(value) => Ok(Some(value)),
-        Stored::Large(large) => Ok(Some(large.bytes.clone())),
+        Stored::Long(large) => Ok(Some(large.bytes.clone())),
         Stored::Overflow(raw) => {
             db.home.check_current()?;
             if let Some(value) = db.long_values.get(&LongValueId::of(&raw)) {
@@ -99,7 +104,7 @@ pub(crate) fn value(db: &TrieDb, base: u64, stored: Stored, keep: bool) -> Resul
 
 /// As [`value`], from the pieces of a value that is not in memory.
 pub(crate) fn value_of_pieces(
-    db: &TrieDb,
+    db: &NamespaceDb,
     base: u64,
     raw: &[u8],
     keep: bool,
@@ -115,7 +120,7 @@ pub(crate) fn value_of_pieces(
 }
 
 /// The cell of a value that must be read from the device.
-pub(crate) fn unread_cell<'a>(db: &TrieDb, stored: &'a Stored) -> Option<&'a [u8]> {
+pub(crate) fn unread_cell<'a>(db: &NamespaceDb, stored: &'a Stored) -> Option<&'a [u8]> {
     let Stored::Overflow(raw) = stored else { return None };
     db.long_values.get(&LongValueId::of(raw)).is_none().then_some(raw)
 }

@@ -104,11 +104,11 @@ impl UndoSet {
     /// The runs on the device with commits after `base` that are not in memory, and after which commit memory goes on.
     #[inline]
     fn disk_runs_after(&self, base: u64) -> (&[Arc<DiskRun>], u64) {
-        if self.memory_floor <= base {
+        if self.memory_from <= base {
             return (&[], base);
         }
         let first = self.disk.partition_point(|run| run.descriptor.through <= base);
-        let end = self.disk.partition_point(|run| run.descriptor.after < self.memory_floor);
+        let end = self.disk.partition_point(|run| run.descriptor.after < self.memory_from);
         let runs = &self.disk[first..end.max(first)];
         (runs, runs.last().map_or(base, |last| last.descriptor.through.max(base)))
     }

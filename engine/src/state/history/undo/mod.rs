@@ -34,7 +34,7 @@ use super::window::{PriorCommit, Window};
 use crate::error::{Error, Result};
 use crate::handles::Holder;
 use crate::options::HistoryLimits;
-use crate::roots::Roots;
+use crate::state::commits::CommitState;
 use pleach_history::{DiskRun, Merges, RunFile, RunSize, Runs};
 
 /// The undo of a commit that is not inserted yet.
@@ -63,7 +63,7 @@ pub(in crate::state) struct UndoSet {
     /// Runs on the device, oldest first; each begins with the commit after the last of the run before.
     disk: Arc<[Arc<DiskRun>]>,
     /// Memory has the undo of all commits after this one; the runs on the device end here, or later.
-    memory_floor: u64,
+    memory_from: u64,
     /// Inserted commits.
     runs: Runs,
     /// Commits not inserted yet, oldest first; all are newer than the inserted ones.
@@ -76,14 +76,14 @@ impl UndoSet {
     /// The undo that is on the device, all of it through `tip`.
     fn new(disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
         let (runs, recent) = (Runs::default(), Vec::new());
-        Self { disk: disk.into(), memory_floor: tip, runs, recent, merging: 0 }
+        Self { disk: disk.into(), memory_from: tip, runs, recent, merging: 0 }
     }
 
     /// The undo of all commits after this one is kept.
     fn floor(&self) -> u64 {
         self.disk
             .first()
-            .map_or(self.memory_floor, |first| first.descriptor.after.min(self.memory_floor))
+            .map_or(self.memory_from, |first| first.descriptor.after.min(self.memory_from))
     }
 
     /// Bytes of memory of all runs and recent commits.
@@ -92,9 +92,6 @@ impl UndoSet {
         runs + self.merging + self.recent.iter().map(RecentCommit::bytes).sum::<u64>()
     }
 }
-
-/// Roots and blob of a past commit.
-type CommitState = (Roots, Arc<[u8]>);
 
 struct Retention {
     window: Window,
@@ -263,16 +260,17 @@ impl Undo {
         let (before, oldest) = (self.current.load_full(), retention.oldest_held());
         let memory: Vec<RunSize> = before.runs.sizes().collect();
         let disk: Vec<RunSize> = before.disk.iter().map(|run| run.size()).collect();
-        let (evicted, unneeded) = retention.window.advance(oldest, before.bytes(), &memory, &disk);
-        merges.cancel_through(evicted);
+        let (memory_from, unneeded) =
+            retention.window.advance(oldest, before.bytes(), &memory, &disk);
+        merges.cancel_through(memory_from);
         let is_unneeded = |run: &Arc<DiskRun>| run.descriptor.through <= unneeded;
         let has_unneeded = before.disk.first().is_some_and(is_unneeded);
         // Mostly nothing changes: the pin of a commit's own session still holds all that there is.
-        if has_unneeded || (before.memory_floor, before.merging) != (evicted, merges.memory()) {
+        if has_unneeded || (before.memory_from, before.merging) != (memory_from, merges.memory()) {
             self.update(|set| {
-                (set.memory_floor, set.merging) = (evicted, merges.memory());
-                set.runs.remove_through(evicted);
-                set.recent.retain(|commit| commit.number > evicted);
+                (set.memory_from, set.merging) = (memory_from, merges.memory());
+                set.runs.remove_through(memory_from);
+                set.recent.retain(|commit| commit.number > memory_from);
                 if has_unneeded {
                     set.disk = set.disk.iter().filter(|run| !is_unneeded(run)).cloned().collect();
                 }
@@ -306,13 +304,13 @@ impl Undo {
         commit: u64,
         now: Duration,
     ) -> Result<(PinId, CommitState)> {
-        let said = self.commit_state(commit)?;
+        let state = self.commit_state(commit)?;
         let mut retention = self.retention.lock();
         let oldest = retention.window.oldest_commit();
         if commit < oldest {
             return Err(Error::SnapshotTooOld { commit, oldest });
         }
-        Ok((retention.pins.add(commit, now), said))
+        Ok((retention.pins.add(commit, now), state))
     }
 
     /// Releases a pin.
@@ -370,7 +368,8 @@ impl Undo {
 
     /// Roots and blob of a commit before the newest. May read the device.
     pub fn commit_state(&self, commit: u64) -> Result<CommitState> {
-        self.prior_commit(commit + 1).map(|before| (before.roots, before.blob))
+        let before = self.prior_commit(commit + 1)?;
+        Ok(CommitState { number: commit, roots: before.roots, blob: before.blob })
     }
 
     /// The commit that `commit`, which is not the first, restores, if it is a rollback. May read the device.

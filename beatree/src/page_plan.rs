@@ -4,7 +4,7 @@
 //! three cells of the largest inline size fit in a page, whatever bits their keys share.
 //!
 //! ```
-//! use pleach_beatree::build::{CellRef, PageStamp, PageCells, fold_pages, plan_pages, write_page};
+//! use pleach_beatree::page_plan::{CellRef, PageStamp, PageCells, fold_pages, plan_pages, write_page};
 //! use pleach_core::Hasher;
 //! use pleach_core::fold::Folder;
 //! use pleach_core::page::leaf::LeafView;
@@ -47,9 +47,9 @@ use crate::leaf_fold::below;
 use crate::stored::overflow_cell;
 
 /// Levels of nodes that a written page stores, unless its prefix is too long for them.
-pub const LEVELS: u8 = 4;
+pub const STORED_LEVELS: u8 = 4;
 /// Nodes that a page stores.
-const STORED: usize = 1 << LEVELS;
+const STORED: usize = 1 << STORED_LEVELS;
 
 /// A cell on its way into a page.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ pub fn filled(prefix: &Prefix, cells: &[CellRef<'_>]) -> usize {
 
 /// Levels of nodes that a page with this prefix stores.
 pub fn levels(prefix: &Prefix) -> u8 {
-    if leaf::levels_fit(LEVELS, prefix.len()) { LEVELS } else { 0 }
+    if leaf::levels_fit(STORED_LEVELS, prefix.len()) { STORED_LEVELS } else { 0 }
 }
 
 /// Divides sorted cells below `at` among pages, whose prefixes tile `at`.
@@ -115,7 +115,7 @@ pub(crate) fn divide(
 /// The nodes of one planned page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageNodes {
-    /// The nodes [`LEVELS`] below the prefix.
+    /// The nodes [`STORED_LEVELS`] below the prefix.
     pub stored: [Node; STORED],
     /// The node at the prefix.
     pub own: Node,
@@ -133,7 +133,7 @@ pub struct PageCells<'a> {
     pub prefix: Prefix,
     /// The page's cells.
     pub cells: &'a [CellRef<'a>],
-    /// Nodes [`LEVELS`] below the prefix that are known already, and a mask of the known ones.
+    /// Nodes [`STORED_LEVELS`] below the prefix that are known already, and a mask of the known ones.
     pub known: Option<&'a ([Node; STORED], u16)>,
 }
 

@@ -10,7 +10,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use pleach_beatree::split::split_regions;
+//! use pleach_beatree::split_regions::split_regions;
 //! use pleach_beatree::region::tiling;
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 //! use pleach_core::prefix::Prefix;
