@@ -120,6 +120,15 @@ pub struct CompareArgs {
     backend: Vec<String>,
 }
 
+impl CompareArgs {
+    fn engines(&self) -> Result<Vec<EngineKind>> {
+        if self.backend == ["all"] {
+            return Ok(EngineKind::all().filter(|kind| *kind != EngineKind::Model).collect());
+        }
+        self.backend.iter().map(|name| EngineKind::parse(name)).collect()
+    }
+}
+
 /// A step as its child will parse it.
 #[derive(Debug, Parser)]
 struct Step {
@@ -204,11 +213,7 @@ fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static st
              its steps say all else",
         );
     }
-    let chosen: Vec<EngineKind> = if args.backend == ["all"] {
-        EngineKind::all().filter(|kind| *kind != EngineKind::Model).collect()
-    } else {
-        args.backend.iter().map(|name| EngineKind::parse(name)).collect::<Result<_>>()?
-    };
+    let chosen = args.engines()?;
     let all = match args.size {
         Size::Smallest => SMALLEST,
         Size::Quick => QUICK,

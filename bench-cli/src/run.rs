@@ -195,39 +195,15 @@ impl Bench {
         let all = if flags.beside.is_some() { kinds.repeat(3) } else { kinds.clone() };
         plan.check_fits(&all, &flags)?;
         let (root, temporary, lock) = root(&flags, plan.reuses)?;
-        let most = machine::most(&root);
         notes.extend(machine::note(&root));
-        let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
-        let lead = |label: &str, kind: EngineKind, program: &Path| Backend {
-            label: label.to_owned(),
-            kind,
-            program: program.to_owned(),
-            folder: root.join(label),
-            run: EngineRun::new(label, kind.version(), kind.level(flags.durability).min(most)),
-        };
-        let mut leads: Vec<Backend> =
-            kinds.iter().map(|kind| lead(kind.name(), *kind, &own)).collect();
-        if let Some(other) = &flags.beside {
-            if kinds[..] != [EngineKind::Pleach] {
-                return usage("--beside compares two builds of pleach: leave --backend out");
-            }
-            let other = other
-                .canonicalize()
-                .map_err(|error| Error::Usage(format!("--beside {}: {error}", other.display())))?;
-            leads.push(lead("other build", EngineKind::Pleach, &other));
-            leads[1].run.version = other.display().to_string();
-            leads.push(lead("pleach again", EngineKind::Pleach, &own));
-        }
-        let decided = BTreeMap::new();
-        let progress = ProgressReporter::new(flags.quiet);
         let bench = Self {
+            leads: leads(&flags, &kinds, &root)?,
             work,
+            progress: ProgressReporter::new(flags.quiet),
             flags,
-            leads,
             root,
-            decided,
+            decided: BTreeMap::new(),
             notes,
-            progress,
             _lock: lock,
             _temporary: temporary,
         };
@@ -430,6 +406,32 @@ impl Bench {
         outcome?;
         signals::caught().map_or(Ok(()), |signal| Err(Error::CutShort(signal)))
     }
+}
+
+/// The engines, each in a folder of its own; with another build beside this one three of them.
+fn leads(flags: &Flags, kinds: &[EngineKind], root: &Path) -> Result<Vec<Backend>> {
+    let most = machine::most(root);
+    let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
+    let lead = |label: &str, kind: EngineKind, program: &Path| Backend {
+        label: label.to_owned(),
+        kind,
+        program: program.to_owned(),
+        folder: root.join(label),
+        run: EngineRun::new(label, kind.version(), kind.level(flags.durability).min(most)),
+    };
+    let mut leads: Vec<Backend> = kinds.iter().map(|kind| lead(kind.name(), *kind, &own)).collect();
+    if let Some(other) = &flags.beside {
+        if *kinds != [EngineKind::Pleach] {
+            return usage("--beside compares two builds of pleach: leave --backend out");
+        }
+        let other = other
+            .canonicalize()
+            .map_err(|error| Error::Usage(format!("--beside {}: {error}", other.display())))?;
+        leads.push(lead("other build", EngineKind::Pleach, &other));
+        leads[1].run.version = other.display().to_string();
+        leads.push(lead("pleach again", EngineKind::Pleach, &own));
+    }
+    Ok(leads)
 }
 
 /// The folder of all leads, what removes it, and what locks it.
