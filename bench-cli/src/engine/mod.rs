@@ -217,6 +217,15 @@ pub trait Engine {
     fn close(self: Box<Self>) -> Result<()>;
 }
 
+/// The values of keys in the newest state, read in a block of its own.
+pub fn values(engine: &mut dyn Engine, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+    let mut values = vec![None; keys.len()];
+    engine.begin(false)?;
+    engine.read(0, keys, &mut |at, value| values[at] = value.map(Value::from))?;
+    engine.discard()?;
+    Ok(values)
+}
+
 /// The present block of a plain store: finished, and written by its commit.
 #[derive(Debug, Default)]
 pub struct PlainBlock {

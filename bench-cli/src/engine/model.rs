@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach::Value;
+use pleach_core::hexadecimal::{from_hex, hex};
 use pleach_core::node::{combine, leaf};
 use pleach_core::{Hasher, Key, Node, TERMINATOR, ValueHash, prefix};
 
@@ -37,19 +38,14 @@ impl Model {
         let file = setup.folder.join("state");
         let mut map = Map::new();
         if file.exists() {
-            let bytes = std::fs::read(&file).map_err(Error::file(&file))?;
-            let mut rest = &bytes[..];
-            let mut part = || {
-                let (length, tail) = rest.split_first_chunk::<4>()?;
-                let (part, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-                rest = tail;
-                Some(part)
-            };
-            while let Some((key, value)) = part().and_then(|key| Some((key, part()?))) {
-                map.insert(name(key)?, Value::from(value));
-            }
-            if !rest.is_empty() {
-                return wrong(format!("{} is damaged", file.display()));
+            let text = std::fs::read_to_string(&file).map_err(Error::file(&file))?;
+            for line in text.lines() {
+                let pair = line.split_once(' ');
+                let pair = pair.and_then(|(key, value)| Some((from_hex(key)?, from_hex(value)?)));
+                let Some((key, value)) = pair else {
+                    return wrong(format!("{} is damaged", file.display()));
+                };
+                map.insert(name(&key)?, Value::from(value));
             }
         }
         let root = root_of(&map)?;
@@ -138,16 +134,9 @@ impl Engine for Model {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        let mut bytes = Vec::new();
-        for (key, value) in self.committed.iter() {
-            for part in [&key[..], value] {
-                let length = u32::try_from(part.len())
-                    .map_err(|_| Error::Failed("a value of 4 GiB".to_owned()))?;
-                bytes.extend_from_slice(&length.to_be_bytes());
-                bytes.extend_from_slice(part);
-            }
-        }
-        std::fs::write(&self.file, bytes).map_err(Error::file(&self.file))
+        let line = |(key, value): (&PlainKey, &Value)| format!("{} {}\n", hex(key), hex(&**value));
+        let text: String = self.committed.iter().map(line).collect();
+        std::fs::write(&self.file, text).map_err(Error::file(&self.file))
     }
 }
 

@@ -19,7 +19,7 @@ use super::{StopOnDrop, WorkPlan};
 use crate::draw::{Distribution, Draws, Sampler, account_key, number};
 use crate::engine::buffered::hashed;
 use crate::engine::pleach::value;
-use crate::engine::{Engine, EngineKind, Pair, PlainKey, Reader, Tx, View};
+use crate::engine::{Engine, EngineKind, Pair, PlainKey, Reader, Tx, View, values};
 use crate::error::{Error, Result, wrong};
 use crate::flags::{Durability, count};
 use crate::job_context::JobContext;
@@ -483,18 +483,13 @@ impl Bank<'_> {
         } else {
             side.note("its keys are hashes of the names: pairs are read by their keys")?;
             let mut names = pairs().map(|pair| pair.0).peekable();
-            engine.begin(false)?;
             while names.peek().is_some() {
                 let names: Vec<PlainKey> = names.by_ref().take(CHUNK).collect();
                 let keys = names.iter().map(|name| hashed(name)).collect::<Result<Vec<Key>>>()?;
-                let mut found = vec![Vec::new(); keys.len()];
-                let mut see = |at: usize, value: Option<&[u8]>| {
-                    found[at].extend_from_slice(value.unwrap_or_default());
-                };
-                engine.read(0, &keys, &mut see)?;
-                names.iter().zip(&found).try_for_each(|(name, found)| compare(name, found))?;
+                for (name, found) in names.iter().zip(values(&mut **engine, &keys)?) {
+                    compare(name, found.as_deref().unwrap_or_default())?;
+                }
             }
-            engine.discard()?;
         }
         if seen != self.args.accounts + desk.logged {
             return wrong(format!("{seen} pairs are there, {} of them should be log", desk.logged));

@@ -7,7 +7,6 @@
 //! does in a node.
 
 use std::collections::HashSet;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -134,25 +133,24 @@ fn slot_value(id: u64, number: u64) -> Value {
     Value::from(bytes.as_slice())
 }
 
-/// The accounts and slots of a block, each once.
-struct DrawnBlock {
-    accounts: Vec<u64>,
-    /// Slots, the written ones first.
-    slots: Vec<u64>,
+/// The pairs of a space: key of an id, and its value after a block.
+struct Space {
+    key: fn(u64) -> Key,
+    value: fn(u64, u64) -> Value,
 }
 
-/// The block that has written each account or slot last.
-#[derive(Default)]
-struct LastWriters {
-    accounts: HashMap<u64, u64>,
-    slots: HashMap<u64, u64>,
-}
+const SPACES: [Space; 2] =
+    [Space { key: account_key, value: account_value }, Space { key: slot_key, value: slot_value }];
+
+/// The accounts of a block, and its slots, the written ones first; each once.
+type DrawnBlock = [Vec<u64>; 2];
 
 struct Blocks<'a> {
     args: &'a BlockArgs,
     seed: u64,
     sampler: Sampler,
-    known: LastWriters,
+    /// The block that has written each account or slot last.
+    known: [HashMap<u64, u64>; 2],
     /// The number of the next block, from 1 on.
     next: u64,
 }
@@ -169,8 +167,8 @@ fn distinct(count: usize, mut draw: impl FnMut() -> u64) -> Vec<u64> {
     list
 }
 
-fn last<K: Hash + Eq>(known: &HashMap<K, u64>, id: &K) -> u64 {
-    known.get(id).copied().unwrap_or(0)
+fn last(known: &HashMap<u64, u64>, id: u64) -> u64 {
+    known.get(&id).copied().unwrap_or(0)
 }
 
 impl Blocks<'_> {
@@ -179,40 +177,32 @@ impl Blocks<'_> {
         let mut draws = Draws::new(self.seed, DOMAIN, number);
         let accounts = distinct(self.args.accounts, || self.sampler.draw(&mut draws));
         let slots = distinct(self.args.written + self.args.read, || self.sampler.draw(&mut draws));
-        DrawnBlock { accounts, slots }
+        [accounts, slots]
     }
 
     fn note(&mut self, drawn: &DrawnBlock) {
         let number = self.next;
-        self.known.accounts.extend(drawn.accounts.iter().map(|id| (*id, number)));
-        self.known.slots.extend(drawn.slots[..self.args.written].iter().map(|id| (*id, number)));
+        let written = [&drawn[0][..], &drawn[1][..self.args.written]];
+        for (known, ids) in self.known.iter_mut().zip(written) {
+            known.extend(ids.iter().map(|id| (*id, number)));
+        }
         self.next += 1;
     }
 
     /// Work outside of the clock: keys, the values that must be read, and those that are written.
     fn prepare(&self, drawn: &DrawnBlock) -> PreparedBlock {
-        let LastWriters { accounts, slots } = &self.known;
-        let number = self.next;
-        let mut ready = PreparedBlock {
-            keys: Default::default(),
-            values: Default::default(),
-            accesses: Vec::new(),
-        };
-        for id in &drawn.accounts {
-            let key = account_key(*id);
-            ready.keys[0].push(key);
-            ready.values[0].push(account_value(*id, last(accounts, id)));
-            let op = Op::ReadWrite(Some(account_value(*id, number)));
-            ready.accesses.push(StateAccess { space: 0, key, op });
-        }
-        for (at, id) in drawn.slots.iter().enumerate() {
-            let key = slot_key(*id);
-            ready.keys[1].push(key);
-            ready.values[1].push(slot_value(*id, last(slots, id)));
-            let is_written = at < self.args.written;
-            let op =
-                if is_written { Op::ReadWrite(Some(slot_value(*id, number))) } else { Op::Read };
-            ready.accesses.push(StateAccess { space: 1, key, op });
+        let mut ready = PreparedBlock::default();
+        for (space, Space { key, value }) in (0_u8..).zip(SPACES) {
+            let place = usize::from(space);
+            for (at, id) in drawn[place].iter().enumerate() {
+                let key = key(*id);
+                let is_only_read = space == 1 && at >= self.args.written;
+                let written = (!is_only_read).then(|| value(*id, self.next));
+                let op = written.map_or(Op::Read, |value| Op::ReadWrite(Some(value)));
+                ready.keys[place].push(key);
+                ready.values[place].push(value(*id, last(&self.known[place], *id)));
+                ready.accesses.push(StateAccess { space, key, op });
+            }
         }
         ready
     }
@@ -260,6 +250,7 @@ impl Blocks<'_> {
 }
 
 /// A block that is ready to run, space by space.
+#[derive(Default)]
 struct PreparedBlock {
     keys: [Vec<Key>; 2],
     values: [Vec<Value>; 2],
@@ -283,7 +274,7 @@ pub fn run(args: &BlockArgs, side: &mut JobContext) -> Result<()> {
         args,
         seed: side.flags.seed,
         sampler: Sampler::new(args.distribution, number),
-        known: LastWriters::default(),
+        known: Default::default(),
         next: 1,
     };
     // What blocks of a run before have written follows from their numbers.
@@ -444,18 +435,15 @@ fn paced(
 /// Reads back everything written.
 fn verify(side: &mut JobContext, engine: &mut dyn Engine, blocks: &Blocks<'_>) -> Result<()> {
     let mut digest = blake3::Hasher::new();
-    let LastWriters { accounts, slots } = &blocks.known;
-    for (space, known) in [(0_u8, accounts), (1, slots)] {
+    for (space, (known, Space { key, value })) in (0..).zip(blocks.known.iter().zip(SPACES)) {
         let mut ids: Vec<u64> = known.keys().copied().collect();
         ids.sort_unstable();
         for ids in ids.chunks(16_384) {
-            let key = if space == 0 { account_key } else { slot_key };
-            let value = if space == 0 { account_value } else { slot_value };
             let keys: Vec<Key> = ids.iter().map(|id| key(*id)).collect();
             let mut right = 0;
             engine.begin(false)?;
             engine.read(space, &keys, &mut |at, found| {
-                let expected = value(ids[at], last(known, &ids[at]));
+                let expected = value(ids[at], last(known, ids[at]));
                 right += usize::from(found == Some(&*expected));
                 digest.update(found.unwrap_or_default());
             })?;
@@ -469,7 +457,7 @@ fn verify(side: &mut JobContext, engine: &mut dyn Engine, blocks: &Blocks<'_>) -
             }
         }
     }
-    let touched = (accounts.len() + slots.len()) as u64;
+    let touched = blocks.known.iter().map(HashMap::len).sum::<usize>() as u64;
     side.check(format!("values after {} blocks", blocks.next - 1), digest.finalize().to_string())?;
     side.note(format!(
         "{} blocks; all of {} values that they wrote were read back",

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{WorkPlan, draws};
 use crate::draw::account_key;
 use crate::engine::buffered::padded;
-use crate::engine::{EngineKind, Pair, PlainKey, Root, StateAccess};
+use crate::engine::{self, EngineKind, Pair, PlainKey, Root, StateAccess};
 use crate::error::{Error, Result, wrong};
 use crate::flags::{Flags, check, count};
 use crate::job_context::JobContext;
@@ -213,11 +213,7 @@ fn verify(args: &ImportArgs, loaded: &Loaded, side: &JobContext) -> Result<()> {
         let sample = (0..args.leaves).step_by(step).map(|id| pair(id, loaded.order, args.leaves));
         let (names, values): (Vec<PlainKey>, Vec<Value>) = sample.unzip();
         let keys = names.iter().map(|name| padded(name)).collect::<Result<Vec<Key>>>()?;
-        let mut found = vec![None; keys.len()];
-        engine.begin(false)?;
-        engine.read(0, &keys, &mut |at, value| found[at] = value.map(Value::from))?;
-        engine.discard()?;
-        if !found.into_iter().eq(values.into_iter().map(Some)) {
+        if !engine::values(&mut *engine, &keys)?.into_iter().eq(values.into_iter().map(Some)) {
             return wrong(format!("{case}: a pair is not there"));
         }
     }

@@ -6,7 +6,7 @@ use pleach_core::{Hasher, Key};
 
 use super::load_keys;
 use crate::draw::Draws;
-use crate::engine::{Engine, EngineKind, Op, StateAccess};
+use crate::engine::{Engine, EngineKind, Op, StateAccess, values};
 use crate::error::{Result, wrong};
 use crate::job_context::JobContext;
 
@@ -258,16 +258,12 @@ pub fn read(engine: &mut dyn Engine, items: &[Item], keys: &[Key]) -> Result<Vec
 /// The digest of the values of items in the newest state.
 pub fn contents(engine: &mut dyn Engine, items: &[Item]) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
-    engine.begin(false)?;
     for chunk in items.chunks(CHUNK) {
         let keys: Vec<Key> = chunk.iter().map(|item| item.key()).collect();
-        let mut values = vec![None; keys.len()];
-        engine.read(0, &keys, &mut |at, value| values[at] = value.map(Value::from))?;
-        for value in values {
+        for value in values(engine, &keys)? {
             digest(&mut hasher, value.as_deref());
         }
     }
-    engine.discard()?;
     Ok(hasher.finalize())
 }
 

@@ -13,7 +13,7 @@ use super::transfer::numbers;
 use super::{WorkPlan, draws};
 use crate::draw::account_key;
 use crate::engine::pleach::value;
-use crate::engine::{Engine, EngineKind, Op, PlainKey, StateAccess};
+use crate::engine::{Engine, EngineKind, Op, PlainKey, StateAccess, values};
 use crate::error::{Error, Result, of_engine, usage, wrong};
 use crate::flags::count;
 use crate::job_context::JobContext;
@@ -69,9 +69,7 @@ pub fn run(args: &ProofArgs, side: &mut JobContext) -> Result<()> {
     // Everything that fits is cached from here on.
     for accounts in all.chunks(1 << 16) {
         let keys: Vec<Key> = accounts.iter().map(|one| one.0).collect();
-        engine.begin(false)?;
-        engine.read(0, &keys, &mut |_, _| {})?;
-        engine.discard()?;
+        values(&mut *engine, &keys)?;
     }
     let misses = |engine: &dyn Engine| {
         engine.counters().iter().find(|one| one.0 == "cache misses").map_or(0, |one| one.1)
