@@ -76,12 +76,7 @@ pub enum LogRecordKind {
 
 impl LogRecordKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        match byte {
-            1 => Some(Self::Commit),
-            2 => Some(Self::Location),
-            3 => Some(Self::Close),
-            _ => None,
-        }
+        [Self::Commit, Self::Location, Self::Close].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

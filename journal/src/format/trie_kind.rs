@@ -14,10 +14,6 @@ pub enum TrieKind {
 impl TrieKind {
     /// The kind with this byte in a record or a table.
     pub fn of_byte(byte: u8) -> Option<Self> {
-        match byte {
-            0 => Some(Self::Merkle),
-            1 => Some(Self::Plain),
-            _ => None,
-        }
+        [Self::Merkle, Self::Plain].into_iter().find(|kind| *kind as u8 == byte)
     }
 }

@@ -40,15 +40,9 @@ pub(crate) enum BlockKind {
 
 impl BlockKind {
     pub(crate) fn of_byte(byte: u8) -> Option<Self> {
-        Some(match byte {
-            1 => Self::Head,
-            2 => Self::Pairs,
-            3 => Self::EndOfNamespace,
-            4 => Self::End,
-            5 => Self::ChangesHead,
-            6 => Self::Changes,
-            _ => return None,
-        })
+        let pairs = [Self::Head, Self::Pairs, Self::EndOfNamespace, Self::End];
+        let changes = [Self::ChangesHead, Self::Changes];
+        pairs.into_iter().chain(changes).find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -98,14 +98,8 @@ pub enum EntryKind {
 
 impl EntryKind {
     fn of_byte(byte: u8) -> Result<Self, BodyError> {
-        Ok(match byte {
-            0 => Self::Changed,
-            1 => Self::Added,
-            2 => Self::Dropped,
-            3 => Self::Restored,
-            4 => Self::Set,
-            other => return Err(BodyError::EntryKind(other)),
-        })
+        let all = [Self::Changed, Self::Added, Self::Dropped, Self::Restored, Self::Set];
+        all.into_iter().find(|kind| *kind as u8 == byte).ok_or(BodyError::EntryKind(byte))
     }
 
     /// True when a record may have such an entry. Each state has one form.
