@@ -69,6 +69,7 @@ impl Commits {
     /// Makes `tip` the newest published commit. The caller holds the sequencer's lock.
     pub(crate) fn publish(&self, tip: CommitState) {
         let number = tip.number;
+        assert!(number >= self.published(), "the newest commit only rises");
         *self.lock_tip() = tip;
         self.published.store(number, Ordering::Release);
     }

@@ -323,6 +323,7 @@ impl LogWriter {
     ) -> Result<LogPos, LogError> {
         self.poisoned |= result.is_err();
         result?;
+        assert!(unsynced.through >= self.chain.durable_through, "what is durable only grows");
         self.chain.durable_through = unsynced.through;
         self.segments.close_below(unsynced.through);
         Ok(unsynced.through)

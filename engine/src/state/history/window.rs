@@ -168,6 +168,7 @@ impl Window {
     /// Adds the next commit. `values` are the bytes of the overflow file that the values in its undo occupy, as far as
     /// they are known by now ([`Self::set_values`]).
     pub(super) fn add(&mut self, number: u64, values: u64, before: Option<PriorCommit>) {
+        assert!(number > self.tip, "commits come in order");
         self.tip = number;
         self.values += values;
         let kept = WindowCommit { number, values, before };
@@ -264,6 +265,7 @@ impl Window {
         memory: &[RunSize],
         disk: &[RunSize],
     ) -> (u64, u64) {
+        let before = [self.oldest, self.memory_from, self.floor];
         self.oldest = self.begin_after(self.tip).min(self.tip);
         let mut limited = 0;
         let mut taken =
@@ -299,6 +301,12 @@ impl Window {
         }
         let first = disk.iter().find(|run| run.through > self.oldest);
         self.floor = first.map_or(self.memory_from, |run| run.after.min(self.memory_from));
+        let after = [self.oldest, self.memory_from, self.floor];
+        assert!(
+            before.iter().zip(&after).all(|(before, after)| before <= after),
+            "marks only rise"
+        );
+        assert!(after.iter().all(|mark| *mark <= self.tip), "no mark passes the newest commit");
         self.forget(self.floor);
         (self.memory_from, self.oldest)
     }
