@@ -4,27 +4,29 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use pleach_core::Node;
+use parking_lot::Mutex;
+use pleach_core::{Node, Prefix};
 use pleach_journal::format::commit_body::MAX_BLOB;
 
 use super::CommitOptions;
 use super::changes::{Change, changes};
 use super::merge::commit_with_below;
 use super::outcomes::Outcomes;
-use super::overlay::Overlay;
+use super::overlay::{Overlay, OverlayInner, OverlayLinks};
 use super::target::{CommitTarget, StateTransition};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::error_forwarding::forward_error;
-use crate::finish::outcome::{FinishedBatch, TrieOutcome};
+use crate::finish::outcome::{ChunkOutcome, FinishedBatch, TrieOutcome};
 use crate::finish::witness::Witness;
-use crate::handles::{CountedHandle, Holder};
+use crate::handles::{CountedHandle, HandleKind, Holder};
 use crate::phase::Phase;
 use crate::roots::Roots;
 use crate::state::commits::CommitState;
 use crate::state::history::undo::ChangeList;
+use crate::state::overlays::{Layer, LayerPart};
 use crate::state::view::View;
 
 /// The result of a session's finish: new roots, and the changes that lead to them from the parent's. Nothing of it is
@@ -181,8 +183,36 @@ impl Block {
 
     /// Keeps the block in memory, as a state that further sessions can read.
     pub fn into_overlay(self) -> Overlay {
-        Overlay::new(self)
+        let Block { mut outcomes, view, parent, transition, engine, counted, .. } = self;
+        outcomes.shrink_for_overlay();
+        let parts = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| {
+            let changes = chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect();
+            LayerPart::new(*namespace, changes, changed_nodes(chunks))
+        });
+        view.set_holder(Holder::Overlay, None);
+        let below = view.overlays();
+        let layer = Layer::new(&engine.db.commits.overlays, below, parts);
+        let made_on = parent.as_ref().map_or_else(Weak::new, |parent| Arc::downgrade(&parent.0));
+        Overlay(Arc::new(OverlayInner {
+            chain: below.with_layer(&layer),
+            layer,
+            links: Mutex::new(OverlayLinks { parent, view }),
+            parent: made_on,
+            outcomes: Mutex::new(outcomes),
+            // Flushes may have changed layouts before the overlay is committed.
+            transition: StateTransition { layouts: None, ..transition },
+            engine,
+            _counted: counted.into_kind(HandleKind::Overlay),
+        }))
     }
+}
+
+/// Prefixes of the changed pages and of the changed regions, with their nodes.
+fn changed_nodes(chunks: &[ChunkOutcome]) -> [Vec<(Prefix, Node)>; 2] {
+    let pages = chunks.iter().flat_map(|chunk| &chunk.nodes).map(|page| (page.prefix, page.node));
+    let regions = chunks.iter().flat_map(|chunk| &chunk.regions);
+    let regions = regions.map(|region| (*region.region.prefix(), region.node));
+    [pages.collect(), regions.collect()]
 }
 
 /// A failed commit: the reason, and the block as it was before.

@@ -9,36 +9,34 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use pleach_core::{Node, Prefix};
+use pleach_core::Node;
 
-use super::block::Block;
 use super::changes::{Change, changes};
 use super::outcomes::Outcomes;
 use super::target::StateTransition;
 use crate::engine::Engine;
-use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
-use crate::handles::{CountedHandle, HandleKind, Holder};
+use crate::handles::CountedHandle;
 use crate::roots::Roots;
 use crate::state::commits::CommitState;
 use crate::state::history::undo::ChangeList;
-use crate::state::overlays::{Chain, Layer, LayerCommit, LayerPart};
+use crate::state::overlays::{Chain, Layer, LayerCommit};
 use crate::state::view::View;
 
 /// What an overlay's handles share.
 pub(super) struct OverlayInner {
     pub(super) links: Mutex<OverlayLinks>,
     /// The overlay that this one was made on; released when this one is committed.
-    parent: Weak<OverlayInner>,
+    pub(super) parent: Weak<OverlayInner>,
     pub(super) layer: Arc<Layer>,
     /// The overlays that its session read, and this one.
-    chain: Chain,
+    pub(super) chain: Chain,
     /// Locked by whoever commits this overlay by itself; empty after that. Dropped after the fields above: dropping
     /// them gives the cache its share back.
     pub(super) outcomes: Mutex<Outcomes>,
     pub(super) transition: StateTransition,
     pub(super) engine: Arc<Engine>,
     /// The last field, so that it is dropped last.
-    _counted: CountedHandle,
+    pub(super) _counted: CountedHandle,
 }
 
 /// The state below an overlay. A commit replaces all of it at once.
@@ -64,30 +62,6 @@ impl fmt::Debug for Overlay {
 }
 
 impl Overlay {
-    pub(super) fn new(block: Block) -> Self {
-        let Block { mut outcomes, view, parent, transition, engine, counted, .. } = block;
-        outcomes.shrink_for_overlay();
-        let parts = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| {
-            let changes = chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect();
-            LayerPart::new(*namespace, changes, changed_nodes(chunks))
-        });
-        view.set_holder(Holder::Overlay, None);
-        let below = view.overlays();
-        let layer = Layer::new(&engine.db.commits.overlays, below, parts);
-        let made_on = parent.as_ref().map_or_else(Weak::new, |parent| Arc::downgrade(&parent.0));
-        Self(Arc::new(OverlayInner {
-            chain: below.with_layer(&layer),
-            layer,
-            links: Mutex::new(OverlayLinks { parent, view }),
-            parent: made_on,
-            outcomes: Mutex::new(outcomes),
-            // Flushes may have changed layouts before the overlay is committed.
-            transition: StateTransition { layouts: None, ..transition },
-            engine,
-            _counted: counted.into_kind(HandleKind::Overlay),
-        }))
-    }
-
     /// Root of namespace 0 in this state.
     pub fn root(&self) -> Node {
         self.0.transition.roots.first()
@@ -209,14 +183,6 @@ impl Overlay {
         let state = transition.state(number);
         (commits.view(number, &chain), state)
     }
-}
-
-/// Prefixes of the changed pages and of the changed regions, with their nodes.
-fn changed_nodes(chunks: &[ChunkOutcome]) -> [Vec<(Prefix, Node)>; 2] {
-    let pages = chunks.iter().flat_map(|chunk| &chunk.nodes).map(|page| (page.prefix, page.node));
-    let regions = chunks.iter().flat_map(|chunk| &chunk.regions);
-    let regions = regions.map(|region| (*region.region.prefix(), region.node));
-    [pages.collect(), regions.collect()]
 }
 
 impl Drop for OverlayInner {
