@@ -6,9 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use pleach_io::{
-    Device, File, IoMode, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, Request, RequestKind,
-};
+use pleach_io::{Device, File, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, Request, RequestKind};
 use serde_json::Value;
 
 use crate::draw::Draws;
@@ -156,12 +154,7 @@ struct DeviceBench {
 impl DeviceBench {
     /// Writes all of the test file, so that no read meets a hole.
     fn new(folder: &Path, bytes: u64, time: Duration, io: Io, draws: &mut Draws) -> Result<Self> {
-        let io = match io {
-            Io::Auto => IoMode::Auto,
-            Io::Uring => IoMode::Uring,
-            Io::Blocking => IoMode::Blocking,
-        };
-        let options = OsOptions { io, ..OsOptions::default() };
+        let options = OsOptions { io: io.mode(), ..OsOptions::default() };
         let device = OsDevice::open(folder, options).map_err(failed)?;
         let data = device.open(DATA, OpenMode::CreateNew).map_err(failed)?;
         device.allocate(&data, 0, bytes).map_err(failed)?;

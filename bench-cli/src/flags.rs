@@ -7,6 +7,7 @@ use core::str::FromStr;
 use std::path::PathBuf;
 
 use clap::Args;
+use pleach_io::IoMode;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -232,6 +233,17 @@ pub enum Io {
     Uring,
     /// With a pool of blocking threads.
     Blocking,
+}
+
+impl Io {
+    /// The same of the I/O crate.
+    pub const fn mode(self) -> IoMode {
+        match self {
+            Self::Auto => IoMode::Auto,
+            Self::Uring => IoMode::Uring,
+            Self::Blocking => IoMode::Blocking,
+        }
+    }
 }
 
 /// Refuses an invalid value of a flag.

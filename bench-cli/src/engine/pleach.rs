@@ -3,7 +3,6 @@
 //! order.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use pleach::load::LoadOptions;
 use pleach::{
@@ -18,7 +17,7 @@ use super::{
     View,
 };
 use crate::error::{Error, Result, of_engine, wrong};
-use crate::flags::{Durability, Io};
+use crate::flags::Durability;
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
     of_engine("pleach")(error)
@@ -45,32 +44,22 @@ impl PleachEngine {
         let flags = setup.flags;
         let name = if is_plain { "pleach-plain" } else { "pleach" };
         setup.args(name, &[])?;
-        let durability = match flags.durability {
-            Durability::Commit => pleach::Durability::Commit,
-            Durability::Periodic(ms) => pleach::Durability::Periodic(Duration::from_millis(ms)),
-            Durability::None => pleach::Durability::None,
-        };
-        let io = match flags.io {
-            Io::Auto => pleach::IoMode::Auto,
-            Io::Uring => pleach::IoMode::Uring,
-            Io::Blocking => pleach::IoMode::Blocking,
-        };
-        let options = Options::new(&setup.folder)
+        let mut options = Options::new(&setup.folder)
             .create(true)
             .cache_mib(setup.cache_mib)
             .threads(setup.threads())
             .in_flight(flags.in_flight as usize)
-            .durability(durability)
-            .io(io)
+            .io(flags.io.mode())
+            .set(&format!("durability={}", flags.durability))
+            .map_err(wrap)?
             .tune(|tuning| {
                 tuning.trie_cache = flags.trie_cache_kib.map(|kib| kib.saturating_mul(1 << 10));
             })
             .log_limit_mib(flags.log_limit_mib)
             .history(flags.history);
-        let options = match flags.undo_memory_mib {
-            Some(mib) => options.undo_memory_mib(mib),
-            None => options,
-        };
+        if let Some(mib) = flags.undo_memory_mib {
+            options = options.undo_memory_mib(mib);
+        }
         let db = Db::open(options).map_err(wrap)?;
         Ok(Self {
             db,
@@ -113,11 +102,10 @@ impl PleachEngine {
                 None
             }
         });
-        let options = LoadOptions::new().namespace(self.base + space);
-        let options = match self.load_mib {
-            Some(mib) => options.memory_mib(mib),
-            None => options,
-        };
+        let mut options = LoadOptions::new().namespace(self.base + space);
+        if let Some(mib) = self.load_mib {
+            options = options.memory_mib(mib);
+        }
         let loaded = self.db.bulk_load(pairs, &options).map(drop).map_err(wrap);
         failed.map_or(loaded, Err)
     }
@@ -132,11 +120,10 @@ impl PleachEngine {
 
     /// A session over the newest block.
     pub fn session(&mut self, witness: bool) -> Result<Session> {
-        let options = SessionOptions::new().witness(witness);
-        let options = match self.stack() {
-            Some(newest) => options.over(newest),
-            None => options,
-        };
+        let mut options = SessionOptions::new().witness(witness);
+        if let Some(newest) = self.stack() {
+            options = options.over(newest);
+        }
         self.db.session(options).map_err(wrap)
     }
 
