@@ -18,7 +18,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn flags(durability: Durability, more: &[&str]) -> Flags {
     let given =
-        ["", "hash", "--threads", "2", "--io", "blocking", "--peer-arg", "nomt.buckets=4000"];
+        ["", "auth", "--threads", "2", "--io", "blocking", "--peer-arg", "nomt.buckets=4000"];
     let parsed = Cli::parse_from(given.iter().chain(more));
     Flags { durability, ..parsed.flags }
 }
