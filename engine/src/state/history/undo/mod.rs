@@ -34,7 +34,7 @@ use super::window::{PriorCommit, Window};
 use crate::error::{Error, Result};
 use crate::handles::Holder;
 use crate::options::HistoryLimits;
-use crate::state::commits::CommitState;
+use crate::state::order::sequencer::CommitState;
 use pleach_history::{DiskRun, Merges, RunFile, RunSize, Runs};
 
 /// The undo of a commit that is not inserted yet.
