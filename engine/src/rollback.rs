@@ -53,8 +53,9 @@ pub(crate) fn rollback_to(engine: &Engine, wanted: u64) -> Result<u64> {
 /// Goes back to commit `wanted`, from `base` if one is given, else from the newest commit.
 fn try_rollback(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
     engine.db.commits.sequencer.lock().check_open()?;
-    let tip = engine.db.commits.tip_view();
-    let (newest, base) = (tip.0.base, base.unwrap_or(tip.0.base));
+    let (view, prev) = engine.db.commits.tip_view();
+    let newest = view.base;
+    let base = base.unwrap_or(newest);
     if newest != base {
         return Err(Error::StaleParent { base, tip: newest });
     }
@@ -62,7 +63,7 @@ fn try_rollback(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> 
         return Err(Error::NoSuchCommit { commit: wanted, tip: newest });
     }
     let number =
-        if wanted < newest { prepare(engine, tip, wanted)?.commit(engine)? } else { newest };
+        if wanted < newest { prepare(engine, view, prev, wanted)?.commit(engine)? } else { newest };
     engine.sync()?;
     Ok(number)
 }
@@ -81,7 +82,8 @@ struct PreparedRollback {
 /// Prepares the rollback to commit `wanted` on a view of the newest one.
 fn prepare(
     engine: &Engine,
-    (view, prev): (View, CommitState),
+    view: View,
+    prev: CommitState,
     wanted: u64,
 ) -> Result<PreparedRollback> {
     let db = &engine.db;
@@ -239,7 +241,8 @@ mod tests {
         put(&db, 1);
         assert_eq!(db.drop_namespace(5).expect("dropped"), 3);
         let engine = db.engine();
-        let late = prepare(&engine, engine.db.commits.tip_view(), 2).expect("made");
+        let (view, prev) = engine.db.commits.tip_view();
+        let late = prepare(&engine, view, prev, 2).expect("made");
         db.rollback(1).expect("restored");
         put(&db, 2);
         assert_eq!(db.rollback(2).expect("gone again"), 6);

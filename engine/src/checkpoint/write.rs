@@ -224,7 +224,7 @@ pub(crate) fn write_backup_image(db: &NamespaceDb, target: &Disk) -> Result<Back
         target,
         superblock.database,
         sequencer.segments.size(),
-        (from, end),
+        from..end,
         prepared,
     )?;
     Ok(BackupImage { superblock, newest, _runs: past.runs })

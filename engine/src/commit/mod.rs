@@ -250,7 +250,7 @@ fn publish(
             EntryKind::Added => {
                 let root = target.transition.roots.of(*namespace);
                 let kind = root.map_or(TrieKind::Merkle, |root| root.kind);
-                db.tries.add(Trie::empty((*namespace, kind), number, &db.node_files));
+                db.tries.add(Trie::empty(*namespace, kind, number, &db.node_files));
             }
             EntryKind::Dropped => db.tries.set_dropped(*namespace, Some(number)),
             EntryKind::Restored => db.tries.set_dropped(*namespace, None),

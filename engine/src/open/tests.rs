@@ -116,8 +116,8 @@ impl Tested {
             match kind {
                 EntryKind::Added => {
                     self.model.insert(*namespace, BTreeMap::new());
-                    let of = (*namespace, TrieKind::Merkle);
-                    db.tries.add(Trie::empty(of, number, &db.node_files));
+                    let trie = Trie::empty(*namespace, TrieKind::Merkle, number, &db.node_files);
+                    db.tries.add(trie);
                 }
                 EntryKind::Restored => {
                     let had = self.gone.remove(namespace).expect("dropped before");

@@ -48,7 +48,8 @@ impl Trie {
 
     /// The empty trie that commit `number` adds: one region without pages.
     pub(crate) fn empty(
-        (namespace, kind): (u8, TrieKind),
+        namespace: u8,
+        kind: TrieKind,
         number: u64,
         files: &Arc<NodeFiles>,
     ) -> Self {

@@ -7,12 +7,12 @@
 //! end are not judged: a record that does not fit is an error.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use pleach_io::{Disk, OpenMode};
 
 use super::error::{InvalidReason, ScanError};
-use super::reader::{LogReader, Verdict, magic_in, segments};
+use super::reader::{FoundRecord, LogReader, Verdict, magic_in, segments};
 use crate::format::names::parse_segment_name;
 use crate::format::position::{BLOCK, LogPoint, LogPos, valid_segment_size};
 use crate::format::record::{ALIGN, RecordHeader, RecordView};
@@ -72,7 +72,7 @@ where
     E: From<ScanError>,
 {
     let reader = LogReader::open(device, segment_size, from.position);
-    walk_reader(reader, (database, segment_size), from, end, visit)
+    walk_reader(reader, database, segment_size, from, end, visit)
 }
 
 /// Calls `visit` for each whole record of the log, in order, whatever lies between them, until `visit` breaks off.
@@ -89,16 +89,16 @@ where
 {
     let (mut at, mut failed) = (from, None);
     // Each turn begins behind the damage that ended the one before.
-    let next_from = |at| find_record(device, Some(database), segment_size, (at, LogPos::MAX), true);
+    let next_from = |at| find_record(device, Some(database), segment_size, at..LogPos::MAX, true);
     while let Some(RecordHeader { position: from, .. }) = next_from(at)? {
         let reader = LogReader::open_lenient(device, segment_size, from);
-        let log = (database, segment_size);
-        let walked = walk_reader::<ScanError>(reader, log, from.into(), LogPos::MAX, |record| {
-            Ok(visit(record).unwrap_or_else(|error| {
+        let visit = |record: &RecordView<'_>| {
+            Ok::<_, ScanError>(visit(record).unwrap_or_else(|error| {
                 failed = Some(error);
                 ControlFlow::Break(())
             }))
-        });
+        };
+        let walked = walk_reader(reader, database, segment_size, from.into(), LogPos::MAX, visit);
         match walked {
             Ok(_) => return failed.map_or(Ok(()), Err),
             Err(BrokenChain { resume, .. }) => at = resume,
@@ -109,7 +109,8 @@ where
 
 fn walk_reader<E>(
     opened: Result<LogReader, ScanError>,
-    (database, segment_size): (u64, u64),
+    database: u64,
+    segment_size: u64,
     from: LogPoint,
     end: LogPos,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
@@ -143,9 +144,10 @@ where
             found = next_after(&mut reader, database, at, end);
         }
         let found = found.map_err(broken)?;
-        let (header, checksum) =
+        let found =
             found.map_err(|invalid| broken(ScanError::Past { position: at.position, invalid }))?;
-        let record = reader.view((header, checksum)).map_err(broken)?;
+        let FoundRecord { header, checksum } = found;
+        let record = reader.view(found).map_err(broken)?;
         let flow = visit(&record).map_err(|error| BrokenChain::at(header.position, error))?;
         at = LogPoint { position: header.end(), checksum };
         if flow.is_break() {
@@ -163,7 +165,7 @@ pub fn next_record(
     from: LogPos,
     to: LogPos,
 ) -> Result<Option<LogPos>, ScanError> {
-    let found = find_record(device, Some(database), segment_size, (from, to), false)?;
+    let found = find_record(device, Some(database), segment_size, from..to, false)?;
     Ok(found.map(|header| header.position))
 }
 
@@ -177,7 +179,7 @@ pub fn log_identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
     }
     // The largest size first: a smaller one fits a segment that was cut, too.
     for size in sizes.into_iter().rev() {
-        if let Some(header) = find_record(device, None, size, (LogPos::START, LogPos::MAX), true)? {
+        if let Some(header) = find_record(device, None, size, LogPos::START..LogPos::MAX, true)? {
             return Ok(Some((header.database, size)));
         }
     }
@@ -210,7 +212,7 @@ pub fn scan_headers(
                 continue;
             };
             let found = at + hit;
-            if let Ok(Ok((header, _))) = reader.header(found)
+            if let Ok(Ok(FoundRecord { header, .. })) = reader.header(found)
                 && header.database == database
                 && header.position == found
             {
@@ -227,12 +229,12 @@ fn find_record(
     device: &Disk,
     database: Option<u64>,
     segment_size: u64,
-    (from, to): (LogPos, LogPos),
+    range: Range<LogPos>,
     skips_errors: bool,
 ) -> Result<Option<RecordHeader>, ScanError> {
     let open = if skips_errors { LogReader::open_lenient } else { LogReader::open };
     let segments = segments(device, segment_size)?;
-    let mut at = from;
+    let (mut at, to) = (range.start, range.end);
     // Each turn comes to a later segment, or to the end.
     while at < to {
         let next = segments.iter().find(|index| **index >= at.segment(segment_size));
@@ -267,7 +269,7 @@ fn find_record(
             let is_own =
                 |header: &RecordHeader| Ok(database.is_none_or(|own| header.database == own));
             match reader.record(found, is_own) {
-                Ok(Ok((header, _))) => return Ok(Some(header)),
+                Ok(Ok(found)) => return Ok(Some(found.header)),
                 Err(error) if !skips_errors => return Err(error),
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -337,7 +339,7 @@ mod tests {
         let (device, records) = shared();
         let target: Disk = SimDisk::new(2, SimOptions::default()).into();
         let (first, prepared) = (records[0].1, LogPos::new(SIZE));
-        copy(&device, &target, 7, SIZE, (LogPos::START, first.position), prepared).expect("copied");
+        copy(&device, &target, 7, SIZE, LogPos::START..first.position, prepared).expect("copied");
         for (disk, count) in [(device, 3), (target, 1)] {
             let mut found = 0;
             walk_whole_records::<ScanError>(&disk, 7, SIZE, LogPos::START, |_| {

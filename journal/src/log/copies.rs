@@ -16,18 +16,18 @@ pub fn copy(
     to: &Disk,
     database: u64,
     size: u64,
-    stretch: (LogPos, LogPos),
+    stretch: Range<LogPos>,
     prepared: LogPos,
 ) -> Result<(), LogError> {
     spare(size).create(to, database)?;
     let options = SegmentOptions { size, spares: 0, cached: false };
     let mut buf = PageBuf::zeroed(run_pages(size));
-    for index in stretch.0.segment(size)..prepared.get().div_ceil(size) {
+    for index in stretch.start.segment(size)..prepared.get().div_ceil(size) {
         let file = make_segment(to, index, options)?;
         let start = LogPos::of_segment(index, size);
         // Records begin and end within pages.
-        let first = stretch.0.max(start).get() / PAGE as u64 * PAGE as u64;
-        let end = stretch.1.min(start + size).get();
+        let first = stretch.start.max(start).get() / PAGE as u64 * PAGE as u64;
+        let end = stretch.end.min(start + size).get();
         if first >= end {
             continue;
         }
@@ -60,7 +60,8 @@ pub fn fill(
     device: &Disk,
     file: &File,
     size: u64,
-    (index, kept): (u64, u64),
+    index: u64,
+    kept: u64,
     needed: &Range<LogPos>,
 ) -> Result<(), LogError> {
     let start = LogPos::of_segment(index, size);

@@ -13,8 +13,16 @@ use crate::format::record::{HEADER_LEN, MAGIC, RecordHeader, RecordView, body_ch
 
 const CHUNK_PAGES: usize = 256;
 
-/// A header and its checksum, or the reason why there is none.
-pub(super) type Verdict = Result<(RecordHeader, u64), InvalidReason>;
+/// A good header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundRecord {
+    pub(super) header: RecordHeader,
+    /// Of the header, which has that of the body.
+    pub(super) checksum: u64,
+}
+
+/// A record, or the reason why there is none.
+pub(super) type Verdict = Result<FoundRecord, InvalidReason>;
 
 /// The first byte in these bytes of the log at which a header may begin; they begin at such a byte.
 pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
@@ -129,7 +137,8 @@ impl LogReader {
     pub(super) fn header(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
         let bytes = self.read(at, HEADER_LEN as u64)?.and_then(|bytes| bytes.first_chunk());
         let Some(bytes) = bytes else { return Ok(Err(InvalidReason::NoSegment)) };
-        Ok(RecordHeader::decode(bytes).map_err(|_| {
+        let decoded = RecordHeader::decode(bytes);
+        Ok(decoded.map(|(header, checksum)| FoundRecord { header, checksum }).map_err(|_| {
             if *bytes == [0; HEADER_LEN] { InvalidReason::Blank } else { InvalidReason::NoHeader }
         }))
     }
@@ -140,25 +149,26 @@ impl LogReader {
         at: LogPos,
         follows: impl FnOnce(&RecordHeader) -> Result<bool, ScanError>,
     ) -> Result<Verdict, ScanError> {
-        let (header, checksum) = match self.header(at)? {
+        let found = match self.header(at)? {
             Ok(found) => found,
             Err(invalid) => return Ok(Err(invalid)),
         };
-        if header.position != at || !follows(&header)? {
+        let header = &found.header;
+        if header.position != at || !follows(header)? {
             return Ok(Err(InvalidReason::Stale));
         }
         let body = self.read(at + HEADER_LEN as u64, header.body_len)?;
         Ok(match body.map(|body| body_checksum(header.database, [body])) {
             None => Err(InvalidReason::CutBody),
             Some(sum) if sum != header.body_checksum => Err(InvalidReason::TornBody),
-            Some(_) => Ok((header, checksum)),
+            Some(_) => Ok(found),
         })
     }
 
     /// A record that was found, while the window has its bytes.
     pub(super) fn view(
         &mut self,
-        (header, checksum): (RecordHeader, u64),
+        FoundRecord { header, checksum }: FoundRecord,
     ) -> Result<RecordView<'_>, ScanError> {
         let body = self.read(header.position + HEADER_LEN as u64, header.body_len)?;
         Ok(RecordView { header, checksum, body: body.unwrap_or_default() })

@@ -27,7 +27,7 @@
 use pleach_io::{Disk, PAGE};
 
 use super::error::{BadSegment, DurableEvidence, InvalidReason, ScanError};
-use super::reader::{LogReader, Verdict, magic_in};
+use super::reader::{FoundRecord, LogReader, Verdict, magic_in};
 use crate::format::position::{BLOCK, LogPoint, LogPos, valid_segment_size};
 use crate::format::record::{ALIGN, RecordHeader, RecordView};
 
@@ -211,7 +211,7 @@ impl Scanner {
         })
     }
 
-    fn accept(&mut self, (header, checksum): (RecordHeader, u64)) {
+    fn accept(&mut self, FoundRecord { header, checksum }: FoundRecord) {
         self.end.end = LogPoint { position: header.end(), checksum };
         self.end.incarnation = header.incarnation;
         self.end.proven = self.end.proven.max(header.durable_through);
@@ -274,7 +274,7 @@ impl Scanner {
                 at = stop;
                 continue;
             };
-            if let Ok((header, _)) = self.reader.header(hit)? {
+            if let Ok(FoundRecord { header, .. }) = self.reader.header(hit)? {
                 rest.used_before |= header.database == self.input.database
                     && (header.position != hit || header.incarnation < self.input.incarnation);
                 self.testify(&header, hit, cut)?;

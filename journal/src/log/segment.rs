@@ -100,7 +100,7 @@ impl Segments {
         end: LogPos,
         prepared_through: LogPos,
     ) -> Result<(), LogError> {
-        Survey::new(device, size, needed_from, (end, prepared_through), OpenMode::Read).map(drop)
+        Survey::new(device, size, needed_from, end, prepared_through, OpenMode::Read).map(drop)
     }
 
     /// Takes over the segments in the folder. Segments that hold positions from `needed_from` to `end` must exist;
@@ -117,9 +117,9 @@ impl Segments {
         end: LogPos,
         prepared_through: LogPos,
     ) -> Result<Self, LogError> {
-        let known = (end, prepared_through);
+        let (size, mode) = (options.size, options.mode());
         let Survey { first, open, old, next } =
-            Survey::new(&device, options.size, needed_from, known, options.mode())?;
+            Survey::new(&device, size, needed_from, end, prepared_through, mode)?;
         let mut spares = Vec::new();
         for (index, length) in old {
             if length == options.size && spares.len() < options.spares {
@@ -376,7 +376,8 @@ impl Survey {
         device: &Disk,
         size: u64,
         needed_from: LogPos,
-        (end, prepared_through): (LogPos, LogPos),
+        end: LogPos,
+        prepared_through: LogPos,
         mode: OpenMode,
     ) -> Result<Self, LogError> {
         assert!(valid_segment_size(size), "the superblock's geometry is checked before");

@@ -120,7 +120,7 @@ pub(super) fn cut_log(
     for (index, kept) in rewritten.into_iter().rev() {
         let name = segment_name(index);
         aside.extend(replace::<LogError>(device, &prefix, &name, |file| {
-            copies::fill(device, file, size, (index, kept), &needed)
+            copies::fill(device, file, size, index, kept, &needed)
         })?);
     }
     let whole = superblocks.cut_log(end, prepared);
