@@ -316,6 +316,9 @@ impl LogWriter {
     }
 
     /// Takes the result of a sync of these segments; returns the durable position. One sync at a time.
+    ///
+    /// # Panics
+    /// When a later sync was finished before.
     pub fn finish_sync(
         &mut self,
         unsynced: &UnsyncedSegments,
