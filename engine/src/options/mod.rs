@@ -77,7 +77,7 @@ const LOG_SEGMENT: u64 = 4 << 20;
 /// Bytes of log at which a checkpoint is made, where no limit is given.
 const LOG_LIMIT: u64 = 256 << 20;
 /// A log limit is at most this many segments: each is a file.
-pub(crate) const MAX_LOG_SEGMENTS: u64 = 2048;
+const MAX_LOG_SEGMENTS: u64 = 2048;
 /// MiB of log that are kept where there is a history.
 pub(crate) const KEPT_LOG_MIB: u64 = 1024;
 
@@ -311,7 +311,7 @@ impl Options {
     }
 
     /// MiB of log that are kept beyond what a replay needs, for read-only processes (default: 1,024 with a history,
-    /// else none; at most 1,024 segments of the log: 4 GiB, or 128 MiB in a [small](Self::small) database). A device that
+    /// else none; at most 4 GiB, or 16 MiB in a [small](Self::small) database). A device that
     /// is short of room keeps none.
     #[must_use]
     pub fn kept_log_mib(mut self, mib: u64) -> Self {

@@ -61,7 +61,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Error, PoisonCause, Result};
 use crate::metrics::{Counters, Metrics};
-use crate::options::{KEPT_LOG_MIB, MAX_LOG_SEGMENTS, Options};
+use crate::options::{KEPT_LOG_MIB, Options};
 use crate::timings::Timings;
 use commits::Commits;
 use order::images::{Images, image_file_bytes};
@@ -159,7 +159,7 @@ impl Database {
     pub(crate) fn kept_log_bytes(&self) -> u64 {
         let default = if self.commits.undo.has_history() { KEPT_LOG_MIB } else { 0 };
         let mib = self.options.kept_log_mib.unwrap_or(default);
-        let most = MAX_LOG_SEGMENTS / 2 * self.commits.sequencer.segments.size();
+        let most = 16 * self.options.geometry.default_log_limit();
         let is_short = self.pace.is_room_short.load(Ordering::Acquire);
         if is_short { 0 } else { mib.saturating_mul(1 << 20).min(most) }
     }
