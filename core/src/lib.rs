@@ -14,8 +14,8 @@
 //! ```
 //! use pleach_core::fold::{FoldValue, Folder};
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::path;
-//! use pleach_core::{Hasher, Key, Lookup, node::value_hash};
+//! use pleach_core::proof::{Lookup, path};
+//! use pleach_core::{Hasher, Key, node::value_hash};
 //!
 //! let mut accounts: Vec<(Key, &[u8])> =
 //!     vec![(Hasher::BLAKE3.hash(b"alice"), b"100"), (Hasher::BLAKE3.hash(b"bob"), b"7")];
@@ -107,7 +107,6 @@ pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Hasher, KeyedBlake3, keyed_blake3};
 pub use node::{Key, Node, NodeKind, ParseDigitsError, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
-pub use proof::{Limits, Lookup, VerifyError};
 
 /// The examples of the README compile.
 #[cfg(doctest)]

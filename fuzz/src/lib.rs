@@ -6,11 +6,11 @@
 //! `engine/tests/fuzz_models.rs`, `core/tests/it/fuzzed_treelets.rs` do with some inputs, too.
 
 use pleach_core::{
-    Hasher, Key, Limits, Lookup, Node, Prefix, VerifyError,
+    Hasher, Key, Node, Prefix,
     naive::NaiveTrie,
     proof::{
-        Access, Op, ProofKind, Terminal, block, change, multi, namespace, path, range, wire,
-        witness,
+        Access, Limits, Lookup, Op, ProofKind, Terminal, VerifyError, block, change, multi,
+        namespace, path, range, wire, witness,
     },
 };
 

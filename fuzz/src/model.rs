@@ -8,7 +8,10 @@ use pleach::{
 };
 use pleach_core::naive::NaiveTrie;
 use pleach_core::proof::{self, Op};
-use pleach_core::{Hasher, Key, Lookup, Node, TERMINATOR, ValueHash, keyed_blake3, proof::witness};
+use pleach_core::{
+    Hasher, Key, Node, TERMINATOR, ValueHash, keyed_blake3,
+    proof::{Lookup, witness},
+};
 use pleach_io::sim::SimDisk;
 use pleach_ops::{CheckOptions, Finding, check_on};
 

@@ -9,7 +9,7 @@ use pleach::{
     Access as Own, AccessKind, Block, Db, Key, Namespace, Options, Overlay, Session,
     SessionOptions, Value,
 };
-use pleach_core::{Hasher, Limits};
+use pleach_core::{Hasher, proof::Limits};
 
 use super::buffered::{bare, by_block, padded};
 use super::{

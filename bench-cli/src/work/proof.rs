@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use pleach::SessionOptions;
 use pleach_core::node::value_hash;
 use pleach_core::proof::{multi, path, range};
-use pleach_core::{Hasher, Key, Limits};
+use pleach_core::{Hasher, Key, proof::Limits};
 use serde::{Deserialize, Serialize};
 
 use super::transfer::numbers;

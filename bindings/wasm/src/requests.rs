@@ -9,7 +9,7 @@ use core::fmt::Display;
 
 use pleach_core::hexadecimal::hex;
 use pleach_core::proof::{Access, change, multi, namespace, path, range, witness};
-use pleach_core::{Hasher, Key, Lookup, Node, ValueHash};
+use pleach_core::{Hasher, Key, Node, ValueHash, proof::Lookup};
 
 /// The bytes of an answer, or why there is none.
 pub type Answer = Result<Vec<u8>, String>;

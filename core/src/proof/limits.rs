@@ -10,7 +10,8 @@ use super::error::{Limit, VerifyError};
 /// Limits of a verification.
 ///
 /// ```
-/// use pleach_core::{Hasher, Limits, TERMINATOR, VerifyError, proof::witness};
+/// use pleach_core::proof::{Limits, VerifyError, witness};
+/// use pleach_core::{Hasher, TERMINATOR};
 ///
 /// let limits = Limits { bytes: 1 << 20, ..Limits::default() };
 /// let refused = witness::verify_with(Hasher::BLAKE3, &[0; 2 << 20], &TERMINATOR, &limits);

@@ -23,8 +23,8 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::multi;
-//! use pleach_core::{Hasher, Lookup, VerifyError};
+//! use pleach_core::proof::{Lookup, VerifyError, multi};
+//! use pleach_core::Hasher;
 //!
 //! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let mut bytes = trie.multi(Hasher::BLAKE3, &[[1; 32], [3; 32]]).encode(Hasher::BLAKE3)?;

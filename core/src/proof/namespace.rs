@@ -6,8 +6,8 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::{namespace, path, roots::NamespaceRoots};
-//! use pleach_core::{Hasher, Lookup, TERMINATOR};
+//! use pleach_core::proof::{Lookup, namespace, path, roots::NamespaceRoots};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let roots = NamespaceRoots::from_iter([(0, TERMINATOR), (5, trie.root(Hasher::BLAKE3))]);

@@ -4,8 +4,8 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::path;
-//! use pleach_core::{Hasher, Lookup};
+//! use pleach_core::proof::{Lookup, path};
+//! use pleach_core::Hasher;
 //!
 //! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let bytes = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;

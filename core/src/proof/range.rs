@@ -8,8 +8,8 @@
 //!
 //! ```
 //! use pleach_core::naive::NaiveTrie;
-//! use pleach_core::proof::range;
-//! use pleach_core::{Hasher, Lookup};
+//! use pleach_core::proof::{Lookup, range};
+//! use pleach_core::Hasher;
 //!
 //! let trie: NaiveTrie = (0..9).map(|byte| ([byte; 32], [byte + 1; 32].into())).collect();
 //! let (first, last) = ([2; 32], [4; 32]);

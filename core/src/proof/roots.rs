@@ -6,9 +6,9 @@
 //! value hash; one that does not exist has no leaf. Two keys differ in their first byte, so nothing is deeper than 8.
 //!
 //! ```
-//! use pleach_core::proof::path;
+//! use pleach_core::proof::{Lookup, path};
 //! use pleach_core::proof::roots::{self, NamespaceRoots};
-//! use pleach_core::{Hasher, Lookup, TERMINATOR};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! let roots = NamespaceRoots::from_iter([(0, [7; 32].into()), (9, TERMINATOR)]);
 //! let over_all = roots.over_all(Hasher::BLAKE3);

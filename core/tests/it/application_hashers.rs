@@ -2,12 +2,12 @@
 //! messages and without one; proofs of another are refused.
 use crate::common::{Spread, cases, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Hasher, Lookup, VerifyError,
+    Hasher,
     fold::{FoldValue, RootFolder},
     keyed_blake3,
     naive::NaiveTrie,
     node::value_hash,
-    proof::{DecodeError, multi, path, range, witness},
+    proof::{DecodeError, Lookup, VerifyError, multi, path, range, witness},
 };
 
 fn keyed(message: &[u8]) -> [u8; 32] {

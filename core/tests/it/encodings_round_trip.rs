@@ -1,11 +1,11 @@
 //! What was encoded is what a verifier says, and pieces put together give the same bytes.
 use crate::common::second;
 use pleach_core::{
-    Hasher, Key, Lookup, ValueHash,
+    Hasher, Key, ValueHash,
     naive::{NaiveTrie, reads},
     node::value_hash as hash_of,
     proof::{
-        Access, DecodeError, Op,
+        Access, DecodeError, Lookup, Op,
         multi::{self, MultiProof},
         path::{self, PathProof},
         range,

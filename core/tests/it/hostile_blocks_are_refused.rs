@@ -1,10 +1,10 @@
 //! Hand-made blocks and proofs through the root over all, each refused with its own error; most of
 //! them hash to the right root, so that only their form or what they leave out is wrong.
 use pleach_core::{
-    Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
+    Hasher, Key, Node, TERMINATOR, ValueHash,
     naive::NaiveTrie,
     proof::{
-        Access, BuildError, DecodeError, Op, ProofKind, block, namespace, path,
+        Access, BuildError, DecodeError, Op, ProofKind, VerifyError, block, namespace, path,
         roots::{self, NamespaceRoots},
         wire::{self, SectionSizes},
     },

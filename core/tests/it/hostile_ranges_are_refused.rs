@@ -1,11 +1,11 @@
 //! Hand-made range and change proofs, each refused with its own error; most of them hash to the
 //! right root, so that only what they leave out is wrong.
 use pleach_core::{
-    Hasher, Key, Lookup, Node, Prefix, TERMINATOR, ValueHash, VerifyError,
+    Hasher, Key, Node, Prefix, TERMINATOR, ValueHash,
     naive::NaiveTrie,
     node::{combine, leaf},
     proof::{
-        DecodeError, ProofKind, Terminal,
+        DecodeError, Lookup, ProofKind, Terminal, VerifyError,
         change::{self, ChangeLookup},
         multi::{self, MultiProof},
         range,

@@ -1,9 +1,9 @@
 //! Hand-made encodings, most of which bring down a published verifier, each refused with its own error.
 use pleach_core::{
-    Hasher, Lookup, Node, Prefix, TERMINATOR, VerifyError,
+    Hasher, Node, Prefix, TERMINATOR,
     naive::NaiveTrie,
     proof::{
-        Access, DecodeError, Op, ProofKind, Terminal,
+        Access, DecodeError, Lookup, Op, ProofKind, Terminal, VerifyError,
         multi::{self, MultiProof},
         path::{self, PathProof},
         wire::{self, SectionSizes},

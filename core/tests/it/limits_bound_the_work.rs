@@ -7,9 +7,12 @@ use std::cell::Cell;
 
 use crate::common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
+    Hasher, Key, Node, TERMINATOR,
     naive::NaiveTrie,
-    proof::{Access, Limit, Op, block, change, multi, path, range, roots::NamespaceRoots, witness},
+    proof::{
+        Access, Limit, Limits, Op, VerifyError, block, change, multi, path, range,
+        roots::NamespaceRoots, witness,
+    },
 };
 
 thread_local! {

@@ -2,9 +2,9 @@
 //! second verifier always agree on which.
 use crate::common::{SPREADS, below, cases, mutate::mutate, rng, second, set, some_keys, some_ops};
 use pleach_core::{
-    Hasher, Lookup, Node,
+    Hasher, Node,
     naive::NaiveTrie,
-    proof::{Terminal, change, multi, path, range, witness},
+    proof::{Lookup, Terminal, change, multi, path, range, witness},
 };
 use rand_core::RngCore;
 

@@ -7,10 +7,11 @@ use crate::common::{
     rng, second, set, some_keys, some_ops,
 };
 use pleach_core::{
-    Hasher, Key, Limits, Lookup, Node, TERMINATOR, VerifyError,
+    Hasher, Key, Node, TERMINATOR,
     naive::NaiveTrie,
     proof::{
-        Access, Limit, Op, ProofKind, block, change, multi, namespace, path, range,
+        Access, Limit, Limits, Lookup, Op, ProofKind, VerifyError, block, change, multi, namespace,
+        path, range,
         roots::{self, NamespaceRoots},
         witness,
     },

@@ -12,11 +12,11 @@ use nomt_core::{
     trie_pos::TriePosition,
 };
 use pleach_core::{
-    Hasher, Key, Lookup, Node, Prefix,
+    Hasher, Key, Node, Prefix,
     naive::NaiveTrie,
     nomt::{self, ConvertError},
     proof::{
-        Access, Op, Terminal,
+        Access, Lookup, Op, Terminal,
         multi::{self, MultiProof},
         path::{self, PathProof},
         witness::{self, DecodedWitness},

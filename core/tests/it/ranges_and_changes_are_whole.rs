@@ -2,10 +2,10 @@
 //! between two maps: no pair more, none less, in the one encoding that the slow twin writes.
 use crate::common::{SPREADS, Spread, below, cases, rng, second, set, some_keys, some_ops};
 use pleach_core::{
-    Hasher, Key, Lookup, ValueHash,
+    Hasher, Key, ValueHash,
     naive::NaiveTrie,
     proof::{
-        BuildError, DecodeError, VerifyError,
+        BuildError, DecodeError, Lookup, VerifyError,
         change::{self, ChangeLookup},
         range, witness,
     },
