@@ -265,7 +265,7 @@ impl Window {
         memory: &[RunSize],
         disk: &[RunSize],
     ) -> (u64, u64) {
-        let before = [self.oldest, self.memory_from, self.floor];
+        let before = [self.oldest, self.memory_from];
         self.oldest = self.begin_after(self.tip).min(self.tip);
         let mut limited = 0;
         let mut taken =
@@ -301,7 +301,7 @@ impl Window {
         }
         let first = disk.iter().find(|run| run.through > self.oldest);
         self.floor = first.map_or(self.memory_from, |run| run.after.min(self.memory_from));
-        let after = [self.oldest, self.memory_from, self.floor];
+        let after = [self.oldest, self.memory_from];
         assert!(
             before.iter().zip(&after).all(|(before, after)| before <= after),
             "marks only rise"
