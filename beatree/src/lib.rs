@@ -13,7 +13,7 @@
 //!         CachedPage   a leaf page in memory, with its own treelet
 //! ```
 //!
-//! * A **leaf page** ([`build`]) holds the pairs of all keys below one prefix. The prefixes of all
+//! * A **leaf page** ([`page_plan`]) holds the pairs of all keys below one prefix. The prefixes of all
 //!   leaf pages tile the key space; a prefix without pairs needs no page. Pages are never changed in
 //!   place: a flush writes new ones, under other page numbers ([`PageNo`]).
 //! * A **region** ([`region`]) is a lowest branch page in memory: fewer than a hundred neighbouring leaf pages. Its
@@ -24,7 +24,7 @@
 //! * A **treelet** ([`treelet`]) has the known nodes inside a page or a region as of one commit. It saves a fold
 //!   ([`leaf_fold`]) most of its hashing.
 //! * The **index** ([`index`]) finds the region of a key. Regions that grow too large are split
-//!   ([`split`]), which makes a new index.
+//!   ([`split_regions`]), which makes a new index.
 //! * The **space** ([`space`]) allocates pages of the leaf file and runs of the overflow file, and knows when retired
 //!   ones are free.
 //! * A **grace period** ([`grace`]) is over when no reader is left who could have looked a page up before it was
