@@ -12,7 +12,8 @@
 //! to *written* is in runs on the device; that of later ones is in memory, and in their records. Undo in memory begins
 //! at *memory from*: without a limit at `oldest`, or at an older commit that is pinned. Beyond [`HistoryLimits::bytes`] of
 //! memory the oldest undo is evicted once it is on the device; without a history in any case, pinned or not. All three
-//! only rise. A commit is *readable* when all undo after it is kept.
+//! only rise. A commit is *readable* when all undo after it is kept; the first such commit is the floor, which falls
+//! where a run on the device is listed that reaches further back than memory.
 //!
 //! Pure bookkeeping, guarded by the lock of [`super::undo`].
 
