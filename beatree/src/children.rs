@@ -1,8 +1,8 @@
 //! The children of one region: the prefixes of its leaf pages, and where these pages are.
 //!
-//! Invariant: the children tile the region's prefix in order, without gaps. A child's start is
-//! kept as the 32 bits after the region's prefix (16 bytes a leaf page in all); a region with a child
-//! whose prefix is longer than that keeps whole keys, too.
+//! Invariant: the children tile the region's prefix in order, without gaps. So a child ends where the next one begins,
+//! and its depth follows. A child's start is kept as the 32 bits after the region's prefix (12 bytes a leaf page in
+//! all); a region with a child whose prefix is longer than that keeps whole prefixes, too.
 //!
 //! ```
 //! use pleach_beatree::{ChildRef, ChildTable, PageNo};
@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use pleach_core::Key;
 use pleach_core::cpu_prefetch;
-use pleach_core::prefix::{Prefix, bits_after};
+use pleach_core::prefix::{Prefix, bits_after, common_len};
 use pleach_core::search::{guess, lower_bound_bits, partition};
 
 use crate::page_no::PageNo;
@@ -50,16 +50,15 @@ struct Child {
     /// A packed [`PageNo`], or none.
     page: u32,
     tag: u32,
-    depth: u8,
 }
 
 /// The children of a region. A flush moves single ones, or replaces all when prefixes change.
 #[derive(Clone, Debug)]
 pub struct ChildTable {
     region: Prefix,
-    children: Vec<Child>,
-    /// First keys, when 32 bits do not distinguish the children.
-    whole: Option<Vec<Key>>,
+    children: Box<[Child]>,
+    /// Prefixes, when 32 bits do not distinguish the children.
+    whole: Option<Box<[Prefix]>>,
 }
 
 impl ChildTable {
@@ -70,13 +69,11 @@ impl ChildTable {
     pub fn new(region: Prefix, children: &[ChildRef]) -> Self {
         assert_tiling(&region, children);
         let short = children.iter().all(|child| child.prefix.len() <= region.len() + 32);
-        let whole =
-            (!short).then(|| children.iter().map(|child| *child.prefix.first_key()).collect());
+        let whole = (!short).then(|| children.iter().map(|child| child.prefix).collect());
         let pack = |child: &ChildRef| Child {
             start: bits_after(child.prefix.first_key(), region.len()),
             page: PageNo::pack(child.page),
             tag: child.tag,
-            depth: u8::try_from(child.prefix.len()).expect("a page's prefix has at most 255 bits"),
         };
         Self { region, children: children.iter().map(pack).collect(), whole }
     }
@@ -101,7 +98,7 @@ impl ChildTable {
                 let wanted = bits_after(key, self.region.len());
                 lower_bound_bits(wanted, self.len(), |at| self.children[at].start <= wanted)
             }
-            Some(starts) => starts.partition_point(|start| start <= key),
+            Some(prefixes) => prefixes.partition_point(|prefix| prefix.first_key() <= key),
         };
         after - 1
     }
@@ -124,12 +121,34 @@ impl ChildTable {
 
     /// The prefix of a child.
     pub fn prefix(&self, index: usize) -> Prefix {
-        let child = &self.children[index];
-        let depth = u16::from(child.depth);
-        match &self.whole {
-            None => Prefix::new(&with_bits(&self.region, child.start), depth),
-            Some(starts) => Prefix::new(&starts[index], depth),
+        if let Some(prefixes) = &self.whole {
+            return prefixes[index];
         }
+        let start = self.children[index].start;
+        // Of the next child; behind the last one it would be 2^32.
+        let end = self.children.get(index + 1).map_or(0, |next| next.start);
+        let below = match end.wrapping_sub(start) {
+            0 => 32,
+            keys => keys.trailing_zeros(),
+        };
+        let depth = self.region.len() + 32 - u16::try_from(below).expect("at most 32");
+        Prefix::new(&with_bits(&self.region, start), depth)
+    }
+
+    /// The number of bits that the children on the two sides of a boundary share. Boundary 0 is between children 0 and
+    /// 1.
+    #[inline]
+    pub fn shared_bits_at(&self, boundary: usize) -> u16 {
+        if let Some(prefixes) = &self.whole {
+            return common_len(prefixes[boundary].first_key(), prefixes[boundary + 1].first_key());
+        }
+        let zeros = self.children[boundary + 1].start.trailing_zeros();
+        self.region.len() + 31 - u16::try_from(zeros).expect("at most 31")
+    }
+
+    /// The same of all boundaries, in order.
+    pub fn shared_bits(&self) -> impl Iterator<Item = u16> + '_ {
+        (0..self.len() - 1).map(|boundary| self.shared_bits_at(boundary))
     }
 
     /// Index of the first child in the right half of a position, `level` bits below the region, that the `children` are
@@ -179,7 +198,7 @@ impl ChildTable {
 
     /// Bytes outside of the struct, for the budget.
     pub fn heap_bytes(&self) -> usize {
-        let whole = self.whole.as_ref().map_or(0, |starts| starts.len() * size_of::<Key>());
+        let whole = self.whole.as_ref().map_or(0, |prefixes| size_of_val(&**prefixes));
         self.len() * size_of::<Child>() + whole
     }
 }
@@ -226,14 +245,26 @@ mod tests {
 
     #[test]
     fn children_are_found_and_rebuilt_at_every_offset() {
-        for (from, to) in
-            [(0, 5), (3, 20), (7, 39), (13, 60), (200, 230), (216, 255), (240, 255), (0, 255)]
-        {
+        for (from, to) in [
+            (0, 5),
+            (3, 20),
+            (7, 39),
+            (13, 60),
+            (200, 230),
+            (216, 255),
+            (240, 255),
+            (0, 255),
+            (9, 9),
+        ] {
             let region = Prefix::new(&[0xa7; 32], from);
             let mut children = Vec::new();
             split(region, to, &mut children);
             let table = ChildTable::new(region, &children);
             assert_eq!(table.iter().collect::<Vec<_>>(), children);
+            let shared = children
+                .windows(2)
+                .map(|two| common_len(two[0].prefix.first_key(), two[1].prefix.first_key()));
+            assert!(table.shared_bits().eq(shared));
             for (index, child) in children.iter().enumerate() {
                 assert_eq!(table.find(child.prefix.first_key()), index);
                 assert_eq!(table.find(&child.prefix.last_key()), index);

@@ -11,13 +11,12 @@
 //!
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 //! use pleach_core::prefix::Prefix;
-//! use pleach_core::TERMINATOR;
-//! use pleach_core::tree::Tiling;
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! // Two regions, each with one child that has no page.
 //! let region = |prefix| {
 //!     let children = ChildTable::new(prefix, &[ChildRef { prefix, page: None, tag: 0 }]);
-//!     Arc::new(Region::bulk_loaded(0, children, Tiling::single(&TERMINATOR), 0))
+//!     Arc::new(Region::bulk_loaded(Hasher::BLAKE3, 0, children, vec![TERMINATOR], 0))
 //! };
 //! let halves = [false, true].map(|right| region(Prefix::ROOT.child(right)));
 //! let index = RegionIndex::new(halves.to_vec());
@@ -106,7 +105,7 @@ impl RegionIndex {
         self.regions.iter().all(|region| region.read().is_bare())
     }
 
-    /// Bytes of this table and of every region's child table and counts, without nodes, treelets and buffered changes.
+    /// Bytes of this table and of every region's child table, counts and nodes, without lines and buffered changes.
     pub fn bytes(&self) -> usize {
         let table = self.regions.len() * 16 + self.jump.len() * 4;
         self.regions.iter().fold(table, |sum, region| sum + region.bytes())

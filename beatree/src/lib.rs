@@ -7,7 +7,7 @@
 //!   RegionIndex        all regions in key order; replaced as a whole
 //!     Region           one lowest branch page in memory, behind a lock:
 //!       ChildTable       prefix, page number and tag of each leaf page
-//!       nodes            the Merkle node of each child, in memory or in a page of their own
+//!       nodes            the Merkle node of each child, and the lines above them while there is room
 //!       buffered changes: committed and in the log, not in a page yet
 //!       treelet          nodes between the region and its children
 //!         CachedPage   a leaf page in memory, with its own treelet

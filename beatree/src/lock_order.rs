@@ -19,7 +19,7 @@
 use core::ops::{Deref, DerefMut};
 
 /// A region's state.
-pub const REGION: Rank = Rank::new(8, "a region").repeatable();
+pub const REGION: Rank = Rank::new(7, "a region").repeatable();
 
 /// A shard of the page cache. No lock is waited for under it; it is counted, and not asserted.
 pub const CACHE_SHARD: Rank = Rank::new(9, "a cache shard");

@@ -1,8 +1,7 @@
 //! Numbers of pages, and their offsets in files.
 //!
 //! A leaf page's number is a [`PageNo`], so that it is never taken for a tag, a count or a page of another file. Pages
-//! of the overflow file and branch pages are counted in 64 bits; the types that name them
-//! ([`pleach_core::page::overflow::OverflowRun`], [`crate::region::NodePage`]) say which file is meant.
+//! of the overflow file and branch pages are counted in 64 bits.
 //!
 //! ```
 //! use pleach_beatree::page_no::{PageNo, page_offset};

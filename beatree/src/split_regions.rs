@@ -11,7 +11,6 @@
 //! use std::sync::Arc;
 //!
 //! use pleach_beatree::split_regions::split_regions;
-//! use pleach_beatree::region::tiling;
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 //! use pleach_core::prefix::Prefix;
 //! use pleach_core::{Hasher, TERMINATOR};
@@ -20,8 +19,8 @@
 //! let child = |index| ChildRef { prefix: Prefix::ROOT.descendant(8, index), page: None, tag: 0 };
 //! let children: Vec<ChildRef> = (0..=255).map(child).collect();
 //! let table = ChildTable::new(Prefix::ROOT, &children);
-//! let nodes = tiling(Hasher::BLAKE3, &table, &[TERMINATOR; 256]);
-//! let region = Arc::new(Region::bulk_loaded(0, table, nodes, 0));
+//! let nodes = vec![TERMINATOR; 256];
+//! let region = Arc::new(Region::bulk_loaded(Hasher::BLAKE3, 0, table, nodes, 0));
 //!
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
 //! let new = split_regions(Hasher::BLAKE3, &old, &[Arc::clone(&region)]);
@@ -112,7 +111,7 @@ mod tests {
     use pleach_core::{Hasher, Node, TERMINATOR};
 
     use super::*;
-    use crate::region::{BufferedChange, NewNodes, Relocation, tiling};
+    use crate::region::{BufferedChange, NewNodes, Relocation};
     use crate::{ChildRef, ChildTable, PageNo, Stored};
 
     #[test]
@@ -130,9 +129,8 @@ mod tests {
         let children: Vec<ChildRef> = (0..128).map(child).collect();
         let nodes: Vec<Node> = (0..128).map(|index| Node::new([index | 0x80; 32])).collect();
         let table = ChildTable::new(Prefix::ROOT, &children);
-        let tiling = tiling(Hasher::BLAKE3, &table, &nodes);
-        let own = *tiling.own_node();
-        let whole = Arc::new(Region::bulk_loaded(0, table, tiling, 0));
+        let whole = Arc::new(Region::bulk_loaded(Hasher::BLAKE3, 0, table, nodes.clone(), 0));
+        let own = *whole.read().own_node();
         whole.write().restore_buffered(vec![put(3), put(100), put(200)], Vec::new());
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
         let halves = split_regions(Hasher::BLAKE3, &index, &[whole]);
@@ -140,7 +138,7 @@ mod tests {
         // Only one half was flushed: their log positions differ.
         let page = ChildRef { page: Some(PageNo::new(500)), ..child(100) };
         let moved = Relocation { range: page.prefix, pages: &[(page, nodes[100])], through: 200 };
-        right.write().relocate(Hasher::BLAKE3, &[moved], 40);
+        right.write().relocate(&[moved], 40);
         let mut pairs = [RegionPair { at: 0, left: left.write(), right: right.write() }];
         let joined = join_held(Hasher::BLAKE3, &halves, &mut pairs, 48);
         drop(pairs);
@@ -148,7 +146,7 @@ mod tests {
         let [region] = joined.regions() else { panic!("one region") };
         let state = region.read();
         assert_eq!(state.children().len(), 128);
-        assert!(state.resident_nodes().expect("in memory").nodes().eq(&nodes));
+        assert!((0..128).all(|child| *state.node(child) == nodes[child]));
         assert_eq!(state.children().get(100).page, Some(PageNo::new(500)));
         assert_eq!((*state.own_node(), state.log_position(), state.last_commit()), (own, 48, 200));
         let buffered: Vec<u64> = state.buffered().iter().map(|buffered| buffered.commit).collect();
@@ -175,9 +173,9 @@ mod tests {
         let [left, right] = halves.regions() else { panic!("two halves") };
         let is_plain = |region: &Region, children: usize| {
             let state = region.read();
-            assert!(state.is_plain() && state.has_nodes() && state.resident_nodes().is_none());
+            assert!(state.is_plain() && state.lines().is_none());
             assert_eq!((state.children().len(), *state.own_node()), (children, TERMINATOR));
-            assert_eq!(state.node(children - 1), Some(&TERMINATOR));
+            assert_eq!(state.node(children - 1), &TERMINATOR);
         };
         is_plain(left, 64);
         // Nodes that a caller gives are not kept.
@@ -189,12 +187,11 @@ mod tests {
             log_position: 20,
             changes: &mut std::iter::once(put),
             nodes: NewNodes::Plain,
-            own: node,
         };
         left.write().apply(&mut applied, &mut Vec::new(), |_, _| ());
         let merged = ChildRef { prefix: Prefix::ROOT.descendant(6, 0), ..child(0) };
         let moved = Relocation { range: merged.prefix, pages: &[(merged, node)], through: 2 };
-        left.write().relocate(Hasher::BLAKE3, &[moved], 30);
+        left.write().relocate(&[moved], 30);
         left.write().recompute_own_node(Hasher::BLAKE3);
         is_plain(left, 63);
         let mut pairs = [RegionPair { at: 0, left: left.write(), right: right.write() }];

@@ -149,8 +149,6 @@ counters! {
     Counter Count "pleach_pages_read_over_total" pages_read_over,
     /// Leaf pages read again within one batch, after the cache evicted them.
     Counter Count "pleach_page_rereads_total" page_rereads,
-    /// Branch pages read to bring evicted nodes back into memory.
-    Counter Count "pleach_upper_trie_pages_read_total" upper_trie_pages_read,
     /// Buffered changes: committed, and not in a page yet.
     Gauge Count "pleach_pending_entries" pending_entries,
     /// Bytes of memory that buffered changes take.
@@ -164,7 +162,7 @@ counters! {
     /// Bytes that the index takes: child tables of regions, with counts, and
     /// the list of pages that are due for a flush.
     Gauge Bytes "pleach_index_bytes" index_bytes,
-    /// Bytes that nodes in memory take.
+    /// Bytes of the nodes above pages that regions keep in lines.
     Gauge Bytes "pleach_node_bytes" node_bytes,
     /// Bytes that the arrays of finishes, blocks and overlays take, without the lookup tables of overlays.
     Gauge Bytes "pleach_batch_bytes" batch_bytes,
@@ -220,7 +218,7 @@ counters! {
     Counter Count "pleach_page_runs_written_total" page_runs_written,
     /// Bytes appended to the log.
     Counter Bytes "pleach_log_bytes_total" log_bytes,
-    /// Bytes written to checkpoint images and the spill file.
+    /// Bytes written to checkpoint images.
     Counter Bytes "pleach_image_bytes_total" image_bytes,
     /// Hash calls of finishes, those for values included.
     Counter Count "pleach_hashes_total" hashes,

@@ -253,10 +253,10 @@ fn children_below(state: &RegionState, at: &Prefix) -> usize {
     let children =
         (0..state.children().len()).filter(|child| at.contains(&state.children().prefix(*child)));
     children
-        .map(|child| match state.node(child).map(kind) {
-            Some(NodeKind::Terminator) => 0,
-            Some(NodeKind::Leaf) => 1,
-            Some(NodeKind::Internal) | None => 2,
+        .map(|child| match kind(state.node(child)) {
+            NodeKind::Terminator => 0,
+            NodeKind::Leaf => 1,
+            NodeKind::Internal => 2,
         })
         .sum()
 }

@@ -9,7 +9,7 @@ use pleach_core::{Hasher, Node};
 
 use crate::children::{ChildRef, ChildTable};
 use crate::page_plan::{PagePlan, divide};
-use crate::region::{Region, tiling};
+use crate::region::{Region, lines_over};
 
 /// A finished leaf page, or an empty prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,13 @@ pub fn regions(
         let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
         let children = ChildTable::new(*prefix, &children);
         let own: Vec<Node> = pages.iter().map(|page| page.node).collect();
-        let tiling = tiling(hasher, &children, &own);
-        nodes.push(*tiling.own_node());
         let region = if is_plain {
+            nodes.push(*lines_over(hasher, &children, &own).own_node());
             Region::plain(namespace, children, changed)
         } else {
-            Region::bulk_loaded(namespace, children, tiling, changed)
+            let region = Region::bulk_loaded(hasher, namespace, children, own, changed);
+            nodes.push(*region.read().own_node());
+            region
         };
         regions.push(Arc::new(region));
     }

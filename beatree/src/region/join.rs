@@ -1,8 +1,8 @@
 //! Two neighbouring regions that have few children become one.
 
-use pleach_core::{Hasher, Node};
+use pleach_core::{Hasher, TERMINATOR};
 
-use super::node_page::{Nodes, tiling};
+use super::nodes::lines_over;
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
@@ -11,7 +11,7 @@ impl RegionState {
     /// the log record that ends at `log_position`. Both are retired.
     ///
     /// # Panics
-    /// When they are not siblings, nodes are not in memory, or records come out of order.
+    /// When they are not siblings, or records come out of order.
     pub fn join(&mut self, hasher: Hasher, right: &mut Self, log_position: u64) -> Region {
         self.assert_next_record(log_position);
         right.assert_next_record(log_position);
@@ -23,13 +23,11 @@ impl RegionState {
         );
         let children: Vec<ChildRef> = self.children.iter().chain(right.children.iter()).collect();
         let table = ChildTable::new(prefix, &children);
-        let nodes = match (&self.nodes, &right.nodes) {
-            (Nodes::Resident(left), Nodes::Resident(right)) => {
-                let nodes: Vec<Node> = left.nodes().chain(right.nodes()).copied().collect();
-                Nodes::Resident(tiling(hasher, &table, &nodes))
-            }
-            (Nodes::Plain, Nodes::Plain) => Nodes::Plain,
-            _ => panic!("a changed region's nodes are in memory"),
+        let nodes = [&*self.nodes, &*right.nodes].concat();
+        let own_node = if nodes.is_empty() {
+            TERMINATOR
+        } else {
+            *lines_over(hasher, &table, &nodes).own_node()
         };
         self.retire();
         right.retire();
@@ -49,7 +47,7 @@ impl RegionState {
             changes_since_write: counts,
             versions,
             log_position,
-            ..Self::new(self.namespace, table, nodes, last_commit)
+            ..Self::new(self.namespace, table, nodes, own_node, last_commit)
         })
     }
 }

@@ -7,14 +7,15 @@
 //! ```text
 //!   Region::from_image --+                       +-- apply: a commit's changes are buffered
 //!   Region::bulk_loaded -+--> RegionState -------+-- relocate: new pages contain buffered changes
-//!   split, join ---------+        |              +-- evict_nodes / install_nodes: nodes evicted, back
+//!   split, join ---------+        |              +-- keep_lines: a fold has computed them, and there is room
 //!                                 v
 //!                              retired: replaced in the index by others
 //! ```
 //!
 //! Invariants:
 //! * the node of a child is that of its page with all its buffered changes; a plain trie's region has no nodes;
-//! * the nodes between the region and its children ([`pleach_core::tree::Tiling`]) are those of the children's;
+//! * the lines between the region and its children ([`pleach_core::tree::Tiling`]), where they are kept, are those of
+//!   the children's nodes;
 //! * buffered keys are strictly increasing and in the region; each has its commit;
 //! * [`RegionState::log_position`] is the end of the last log record that was applied here,
 //!   [`RegionState::last_commit`] the number of the last commit among them;
@@ -23,12 +24,11 @@
 //! ```
 //! use pleach_beatree::region::{RegionCommit, NewNodes, Region};
 //! use pleach_beatree::{ChildRef, ChildTable, Stored};
-//! use pleach_core::tree::Tiling;
-//! use pleach_core::{Node, Prefix, TERMINATOR};
+//! use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 //!
 //! // One child, the whole key space, without a page so far.
 //! let children = ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 }]);
-//! let region = Region::bulk_loaded(0, children, Tiling::single(&TERMINATOR), 0);
+//! let region = Region::bulk_loaded(Hasher::BLAKE3, 0, children, vec![TERMINATOR], 0);
 //!
 //! // Commit 1 puts one key. Its node comes from the fold that ran before.
 //! let node = Node::new([1; 32]);
@@ -39,8 +39,7 @@
 //!         version: 1,
 //!         log_position: 96,
 //!         changes: &mut std::iter::once(put),
-//!         nodes: NewNodes::Lines(&[]),
-//!         own: node,
+//!         nodes: NewNodes::Lines { lines: &[], own: node },
 //!     },
 //!     &mut Vec::new(),
 //!     |child, commits| assert_eq!((child, commits), (Prefix::ROOT, 1)),
@@ -54,14 +53,13 @@
 
 mod buffered;
 mod join;
-mod node_page;
 mod nodes;
 mod relocate;
 mod split;
 mod state;
 
 pub use buffered::{BufferedChange, ReplacedValue};
-pub use node_page::{NodeFile, NodePage, Nodes, tiling};
+pub use nodes::{LineBudget, LineRoom};
 pub use relocate::{Relocation, RelocationEffect};
 pub use state::{
     BufferedGrowth, NewNodes, PartNodes, RegionCommit, RegionImage, RegionState, count_change,
@@ -69,11 +67,11 @@ pub use state::{
 };
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_core::Hasher;
 use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
-use pleach_core::tree::Tiling;
+use pleach_core::{Hasher, Node, TERMINATOR};
 
+pub(crate) use self::nodes::lines_over;
 use crate::children::ChildTable;
 use crate::lock_order::{REGION, RankedGuard};
 
@@ -90,19 +88,25 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region of a namespace, over finished pages that commit `commit` made. No branch page has its nodes yet, and no
-    /// log record was applied.
+    /// A region of a namespace, over finished pages that commit `commit` made, with the nodes of its children. No log
+    /// record was applied.
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn bulk_loaded(namespace: u8, children: ChildTable, nodes: Tiling, commit: u64) -> Self {
-        assert_eq!(children.len(), nodes.len(), "one node a child");
-        Self::from_state(RegionState::new(namespace, children, Nodes::Resident(nodes), commit))
+    pub fn bulk_loaded(
+        hasher: Hasher,
+        namespace: u8,
+        children: ChildTable,
+        nodes: Vec<Node>,
+        commit: u64,
+    ) -> Self {
+        let own = *lines_over(hasher, &children, &nodes).own_node();
+        Self::from_state(RegionState::new(namespace, children, nodes, own, commit))
     }
 
     /// A region of a plain trie: it never has nodes.
     pub fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
-        Self::from_state(RegionState::new(namespace, children, Nodes::Plain, commit))
+        Self::from_state(RegionState::new(namespace, children, Vec::new(), TERMINATOR, commit))
     }
 
     /// A region as a checkpoint image has it. Its node is folded from those of its children.
@@ -110,13 +114,13 @@ impl Region {
     /// # Panics
     /// When there is not one node a child.
     pub fn from_image(hasher: Hasher, image: RegionImage) -> Self {
-        let RegionImage { namespace, children, nodes, page, commit, log_position } = image;
-        let (nodes, saved_page) = match nodes {
-            Some(nodes) => (Nodes::Resident(tiling(hasher, &children, &nodes)), Some(page)),
-            None => (Nodes::Plain, None),
+        let RegionImage { namespace, children, nodes, commit, log_position } = image;
+        let region = match nodes {
+            Some(nodes) => Self::bulk_loaded(hasher, namespace, children, nodes, commit),
+            None => Self::plain(namespace, children, commit),
         };
-        let state = RegionState::new(namespace, children, nodes, commit);
-        Self::from_state(RegionState { saved_page, log_position, ..state })
+        region.write().log_position = log_position;
+        region
     }
 
     pub(super) fn from_state(state: RegionState) -> Self {
@@ -129,7 +133,7 @@ impl Region {
         cpu_prefetch(core::slice::from_ref(self));
     }
 
-    /// Bytes of the region without nodes and buffered changes.
+    /// Bytes of the region without lines and buffered changes.
     pub fn bytes(&self) -> usize {
         // Two reference counts, and what the allocator adds to each of four allocations.
         size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.read().child_bytes()

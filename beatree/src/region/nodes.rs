@@ -1,135 +1,286 @@
-//! The nodes of a region's children: in memory, or in a branch page on the device.
+//! The nodes of a region's children, and the lines above them.
 //!
-//! Nodes are evicted only to a page that holds exactly them ([`RegionState::evict_nodes`]), and are installed again
-//! from that page ([`RegionState::install_nodes`]) or, where the page cannot be used, from the leaf pages
-//! ([`RegionState::install_folded_nodes`]).
+//! The nodes of the children are state: each commit changes them, and a checkpoint image has them. The *lines* above them
+//! follow: for each boundary between neighbours the message that is hashed. A region keeps its lines while there is room
+//! ([`LineBudget`]), since they save a fold some 60 hashes; otherwise a fold computes them.
 
-use pleach_core::tree::Tiling;
-use pleach_core::{Hasher, Node, TERMINATOR};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pleach_core::tree::{Tiling, boundary_above};
+use pleach_core::{Hasher, Node, TERMINATOR, cpu_prefetch};
 
 use super::RegionState;
-use super::node_page::{NodePage, Nodes};
+use crate::children::ChildTable;
+
+/// Lines that a region keeps.
+#[derive(Debug)]
+pub(super) struct KeptLines {
+    lines: Tiling,
+    room: LineRoom,
+}
+
+/// Bytes that the lines of all regions of a database may take.
+#[derive(Debug, Default)]
+pub struct LineBudget {
+    limit: AtomicU64,
+    used: AtomicU64,
+}
+
+/// A region's part of a [`LineBudget`], given back when it is dropped.
+#[derive(Debug)]
+pub struct LineRoom {
+    bytes: u64,
+    budget: Arc<LineBudget>,
+}
+
+impl LineBudget {
+    /// Sets the bytes that lines may take. Where they take more, a region drops its own with its next commit.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the lines that are kept.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes room for the lines of a region, if there is as much.
+    pub fn take(self: &Arc<Self>, children: usize) -> Option<LineRoom> {
+        let bytes = Tiling::bytes_of(children) as u64;
+        let limit = self.limit.load(Ordering::Relaxed);
+        let fits = |used: u64| used.checked_add(bytes).filter(|used| *used <= limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(LineRoom { bytes, budget: Arc::clone(self) })
+    }
+}
+
+impl LineRoom {
+    /// True when lines take more than they may.
+    fn is_wanted_back(&self) -> bool {
+        self.budget.used() > self.budget.limit.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for LineRoom {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The lines over children with these nodes.
+pub(crate) fn lines_over(hasher: Hasher, children: &ChildTable, nodes: &[Node]) -> Tiling {
+    let mut lines = Tiling::default();
+    lines.rebuild(hasher, children.shared_bits(), nodes);
+    lines
+}
 
 impl RegionState {
-    /// Where the nodes are.
-    #[inline]
-    pub fn nodes(&self) -> &Nodes {
-        &self.nodes
-    }
-
-    /// The nodes of the children and above them, when they are in memory.
-    #[inline]
-    pub fn resident_nodes(&self) -> Option<&Tiling> {
-        match &self.nodes {
-            Nodes::Resident(nodes) => Some(nodes),
-            Nodes::Paged(_) | Nodes::Plain => None,
-        }
-    }
-
     /// True for a plain trie's region, which has no nodes.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        matches!(self.nodes, Nodes::Plain)
+        self.nodes.is_empty()
     }
 
-    /// True when the region can be changed: its nodes are in memory, or it is a plain trie's.
+    /// The node of a child; a terminator in a plain trie.
     #[inline]
-    pub fn has_nodes(&self) -> bool {
-        self.paged_nodes().is_none()
+    pub fn node(&self, child: usize) -> &Node {
+        if self.is_plain() { &TERMINATOR } else { &self.nodes[child] }
     }
 
-    /// The branch page with the nodes when they are not in memory.
+    /// The lines, if they are kept.
     #[inline]
-    pub fn paged_nodes(&self) -> Option<NodePage> {
-        match &self.nodes {
-            Nodes::Resident(_) | Nodes::Plain => None,
-            Nodes::Paged(page) => Some(*page),
-        }
+    pub fn lines(&self) -> Option<&Tiling> {
+        self.lines.as_ref().map(|kept| &kept.lines)
     }
 
-    /// The node of a child, when nodes are in memory; a terminator in a plain trie.
-    #[inline]
-    pub fn node(&self, child: usize) -> Option<&Node> {
-        match &self.nodes {
-            Nodes::Resident(nodes) => Some(nodes.node(child)),
-            Nodes::Paged(_) => None,
-            Nodes::Plain => Some(&TERMINATOR),
-        }
-    }
-
-    /// A page on the device that holds exactly the present nodes, whether they are in memory or not.
-    #[inline]
-    pub fn saved_page(&self) -> Option<NodePage> {
-        self.saved_page
-    }
-
-    /// The page of the spill file for this region, once its nodes were spilled.
-    #[inline]
-    pub fn spill_page(&self) -> Option<u64> {
-        self.spill_page
-    }
-
-    /// Computes the nodes above the children, up to the region's own, if those of the children are in memory.
-    pub fn recompute_own_node(&mut self, hasher: Hasher) {
-        if let Nodes::Resident(nodes) = &mut self.nodes {
-            nodes.recompute(hasher);
-            self.own_node = *nodes.own_node();
-        }
-    }
-
-    /// Sets the page of the spill file for this region, whether its nodes are evicted to it or not.
-    pub fn set_spill_page(&mut self, page: u64) {
-        self.spill_page = Some(page);
-    }
-
-    /// Evicts the nodes: `page` holds exactly those of the children.
+    /// The lines, computed where they are not kept.
     ///
     /// # Panics
     /// When it is a plain trie's.
-    pub fn evict_nodes(&mut self, page: NodePage) {
-        assert!(!self.is_plain(), "there are nodes that leave");
-        self.saved_page = Some(page);
-        self.nodes = Nodes::Paged(page);
+    pub fn computed_lines(&self, hasher: Hasher) -> Cow<'_, Tiling> {
+        match &self.lines {
+            Some(kept) => Cow::Borrowed(&kept.lines),
+            None => Cow::Owned(lines_over(hasher, &self.children, &self.nodes)),
+        }
     }
 
-    /// Puts the nodes into memory again, read from their page.
-    ///
-    /// # Panics
-    /// When they were in memory already, or there is not one node a child.
-    pub fn install_nodes(&mut self, nodes: Tiling) {
-        let page = self.paged_nodes().expect("nodes that are away come back");
-        self.replace_nodes(nodes);
-        self.saved_page = Some(page);
-    }
-
-    /// The same for nodes that were folded from the leaf pages, because their own page cannot be used: no page has
-    /// them.
-    ///
-    /// # Panics
-    /// As [`RegionState::install_nodes`].
-    pub fn install_folded_nodes(&mut self, nodes: Tiling) {
-        assert!(self.paged_nodes().is_some(), "nodes that are away come back");
-        self.replace_nodes(nodes);
-    }
-
-    /// Replaces the nodes in memory, which were wrong: no page has the new ones.
+    /// Keeps the lines, which were computed from the nodes as they are.
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn replace_nodes(&mut self, nodes: Tiling) {
-        assert_eq!(self.children.len(), nodes.len(), "one node a child");
-        self.nodes = Nodes::Resident(nodes);
-        self.saved_page = None;
+    pub fn keep_lines(&mut self, lines: Tiling, room: LineRoom) {
+        assert_eq!(self.nodes.len(), lines.len(), "one node a child");
+        self.lines = Some(KeptLines { lines, room });
     }
 
-    /// A checkpoint has written the present nodes to `page` of its image: they are evicted to it from now on, or are in
-    /// it if they are evicted. Returns the page of the spill file that is free now.
-    #[must_use = "a page of the spill file is free"]
-    pub fn note_checkpoint(&mut self, page: NodePage) -> Option<u64> {
-        self.saved_page = Some(page);
-        if let Nodes::Paged(at) = &mut self.nodes {
-            *at = page;
+    /// Computes the region's own node, from those of the children.
+    pub fn recompute_own_node(&mut self, hasher: Hasher) {
+        if !self.is_plain() {
+            self.lines = None;
+            self.own_node = *lines_over(hasher, &self.children, &self.nodes).own_node();
         }
-        self.spill_page.take()
+    }
+
+    /// Replaces the nodes of the children. The region's own node stays as it was until
+    /// [`RegionState::recompute_own_node`].
+    ///
+    /// # Panics
+    /// When there is not one node a child.
+    pub fn replace_nodes(&mut self, nodes: Vec<Node>) {
+        assert_eq!(self.children.len(), nodes.len(), "one node a child");
+        (self.nodes, self.lines) = (nodes.into(), None);
+    }
+
+    /// Sets the node of a child. The region's own node stays as it was until [`RegionState::recompute_own_node`].
+    pub(super) fn set_node(&mut self, child: usize, node: &Node) {
+        if !self.is_plain() && self.nodes[child] != *node {
+            self.nodes[child] = *node;
+            self.lines = None;
+        }
+    }
+
+    /// Sets lines, which have the nodes of the changed children, and the region's own node.
+    ///
+    /// # Panics
+    /// When it is a plain trie's.
+    pub(super) fn set_lines(&mut self, changed: &[(u32, [Node; 2])], own: &Node) {
+        assert!(!self.is_plain(), "a plain trie's region has no nodes");
+        let (boundaries, shared) = (self.nodes.len() - 1, |at| self.children.shared_bits_at(at));
+        for (boundary, line) in changed {
+            let boundary = *boundary as usize;
+            // The halves that are children themselves.
+            for (child, node) in (boundary..).zip(line) {
+                if boundary_above(child, boundaries, shared) == Some(boundary) {
+                    self.nodes[child] = *node;
+                }
+            }
+        }
+        if let [only] = &mut *self.nodes {
+            *only = *own;
+        }
+        self.lines.take_if(|kept| kept.room.is_wanted_back());
+        if let Some(KeptLines { lines, .. }) = &mut self.lines {
+            for (boundary, line) in changed {
+                lines.set_line(*boundary as usize, line);
+            }
+            lines.set_own_node(own);
+        }
+        self.own_node = *own;
+    }
+
+    /// Prefetches the memory that the fold of this region reads on the path of a child, which may no longer exist.
+    pub fn cpu_prefetch_nodes(&self, child: usize) {
+        match &self.lines {
+            Some(kept) => kept.lines.cpu_prefetch(child),
+            None => cpu_prefetch(&self.nodes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_core::Prefix;
+
+    use super::*;
+    use crate::children::ChildRef;
+    use crate::region::{NewNodes, Region, RegionCommit};
+    use crate::stored::Stored;
+
+    /// A region over prefixes of mixed depth, with a node for each.
+    fn region(depths: usize) -> Region {
+        let mut prefixes = vec![Prefix::ROOT];
+        for step in 0..depths {
+            let at = (step * 7 + 3) % prefixes.len();
+            let halves = [false, true].map(|right| prefixes[at].child(right));
+            prefixes.splice(at..=at, halves);
+        }
+        let children: Vec<ChildRef> = prefixes
+            .iter()
+            .map(|prefix| ChildRef { prefix: *prefix, page: None, tag: 0 })
+            .collect();
+        let nodes = (0..children.len()).map(node).collect();
+        Region::bulk_loaded(Hasher::BLAKE3, 0, ChildTable::new(Prefix::ROOT, &children), nodes, 0)
+    }
+
+    fn node(number: usize) -> Node {
+        let mut bytes = [0x80; 32];
+        bytes[1..9].copy_from_slice(&number.to_le_bytes());
+        Node::new(bytes)
+    }
+
+    #[test]
+    fn a_commit_changes_the_same_nodes_whether_lines_are_kept_or_not() {
+        for depths in [0, 1, 2, 40, 92] {
+            let budget = Arc::new(LineBudget::default());
+            budget.set_limit(1 << 20);
+            let regions = [region(depths), region(depths)];
+            {
+                let mut kept = regions[0].write();
+                let lines = kept.computed_lines(Hasher::BLAKE3).into_owned();
+                kept.keep_lines(lines, budget.take(depths + 1).expect("room"));
+            }
+            let children = depths + 1;
+            for commit in 1..20 {
+                let changed: Vec<(usize, Node)> = (0..children)
+                    .filter(|child| (child * 31 + commit) % 5 == 0 || children == 1)
+                    .map(|child| (child, node(1000 * commit + child)))
+                    .collect();
+                let (lines, own) = {
+                    let state = regions[0].read();
+                    let lines = state.lines().expect("kept");
+                    lines.preview_update(Hasher::BLAKE3, changed.iter().copied())
+                };
+                for region in &regions {
+                    let mut state = region.write();
+                    let put = ([7; 32], Stored::Absent);
+                    let mut applied = RegionCommit {
+                        commit: commit as u64,
+                        version: 1,
+                        log_position: commit as u64,
+                        changes: &mut std::iter::once(put),
+                        nodes: NewNodes::Lines { lines: &lines, own },
+                    };
+                    state.apply(&mut applied, &mut Vec::new(), |_, _| {});
+                    assert_eq!(state.own_node(), &own);
+                    assert!(changed.iter().all(|(child, node)| state.node(*child) == node));
+                }
+                let [kept, alone] = [0, 1].map(|at: usize| regions[at].read());
+                assert_eq!(kept.nodes, alone.nodes);
+                let lines = |state: &RegionState| {
+                    let lines = state.computed_lines(Hasher::BLAKE3);
+                    let all: Vec<_> = (0..depths).map(|at| *lines.line(at)).collect();
+                    (all, *lines.own_node())
+                };
+                assert_eq!(lines(&kept), lines(&alone));
+            }
+        }
+    }
+
+    #[test]
+    fn room_for_lines_is_given_back_with_them() {
+        let budget = Arc::new(LineBudget::default());
+        budget.set_limit(Tiling::bytes_of(100) as u64);
+        let region = region(59);
+        let room = budget.take(60).expect("room");
+        assert!(budget.take(60).is_none(), "there is room for one");
+        let lines = lines_of(&region);
+        region.write().keep_lines(lines, room);
+        assert_eq!(budget.used(), Tiling::bytes_of(60) as u64);
+        let nodes = region.read().nodes.to_vec();
+        region.write().replace_nodes(nodes);
+        assert_eq!(budget.used(), 0);
+        // Where the room is wanted back, the next commit gives it.
+        let (room, lines) = (budget.take(60).expect("room"), lines_of(&region));
+        region.write().keep_lines(lines, room);
+        budget.set_limit(0);
+        let own = *region.read().own_node();
+        region.write().set_lines(&[], &own);
+        assert_eq!((budget.used(), region.read().lines().is_none()), (0, true));
+    }
+
+    fn lines_of(region: &Region) -> Tiling {
+        region.read().computed_lines(Hasher::BLAKE3).into_owned()
     }
 }

@@ -1,11 +1,10 @@
 //! New pages take the place of old ones, and their buffered changes are removed.
 
 use pleach_core::prefix::Prefix;
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Key, Node};
 
 use super::RegionState;
 use super::buffered::{FEW, FEW_CHANGES};
-use super::node_page::{Nodes, tiling};
 use crate::children::{ChildRef, ChildTable};
 
 /// A range of a region whose pages were rewritten.
@@ -37,15 +36,9 @@ impl RegionState {
     /// disjoint and in order, and their ranges are in the region.
     ///
     /// # Panics
-    /// When nodes are not in memory, records come out of order, or the new pages do not tile their ranges.
-    pub fn relocate(
-        &mut self,
-        hasher: Hasher,
-        moves: &[Relocation<'_>],
-        log_position: u64,
-    ) -> RelocationEffect {
+    /// When records come out of order, or the new pages do not tile their ranges.
+    pub fn relocate(&mut self, moves: &[Relocation<'_>], log_position: u64) -> RelocationEffect {
         self.assert_next_record(log_position);
-        assert!(self.has_nodes(), "a changed region's nodes are in memory");
         let mut done = RelocationEffect::default();
         let same_prefixes = moves.iter().all(|moved| {
             let child = self.children.find(moved.range.first_key());
@@ -55,9 +48,8 @@ impl RegionState {
         if same_prefixes {
             self.move_children(moves, &mut done);
         } else {
-            self.rebuild_children(hasher, moves, &mut done);
+            self.rebuild_children(moves, &mut done);
         }
-        self.saved_page = None;
         let below = || moves.iter().map(|moved| self.buffered_range(&moved.range).len());
         let few = moves.len() <= FEW && below().sum::<usize>() <= FEW_CHANGES;
         (done.bytes, done.entries) =
@@ -79,20 +71,13 @@ impl RegionState {
             done.pages +=
                 isize::from(page.page.is_some()) - isize::from(self.children.page(child).is_some());
             self.children.set_page(child, page.page, page.tag);
-            if let Nodes::Resident(nodes) = &mut self.nodes {
-                nodes.set_node(child, node);
-            }
+            self.set_node(child, node);
             self.changes_since_write[child] = 0;
         }
     }
 
     /// Rebuilds the whole table of children: pages were split or merged.
-    fn rebuild_children(
-        &mut self,
-        hasher: Hasher,
-        moves: &[Relocation<'_>],
-        done: &mut RelocationEffect,
-    ) {
+    fn rebuild_children(&mut self, moves: &[Relocation<'_>], done: &mut RelocationEffect) {
         let room = self.children.len() + moves.len();
         let mut children: Vec<ChildRef> = Vec::with_capacity(room);
         let mut nodes: Vec<Node> = Vec::with_capacity(if self.is_plain() { 0 } else { room });
@@ -104,7 +89,7 @@ impl RegionState {
             let Some(replaced) = coming.peek().filter(|next| next.range.contains(&child.prefix))
             else {
                 children.push(child);
-                nodes.push(*self.node(index).expect("asserted before"));
+                nodes.push(*self.node(index));
                 counts.push(self.changes_since_write[index]);
                 versions.push(self.versions[index]);
                 continue;
@@ -127,9 +112,8 @@ impl RegionState {
         assert!(coming.next().is_none(), "every range lies in the region");
         self.children = ChildTable::new(*self.children.region(), &children);
         if !self.is_plain() {
-            let tiling = tiling(hasher, &self.children, &nodes);
-            self.own_node = *tiling.own_node();
-            self.nodes = Nodes::Resident(tiling);
+            // Pages divide and merge below the region: its own node is that of the same pairs.
+            self.replace_nodes(nodes);
         }
         self.changes_since_write = counts;
         self.versions = versions;

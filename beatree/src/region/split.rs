@@ -4,18 +4,15 @@ use std::ops::Range;
 
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::bit;
-use pleach_core::{Hasher, Node};
+use pleach_core::{Hasher, TERMINATOR};
 
-use super::node_page::{Nodes, tiling};
+use super::nodes::lines_over;
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
 impl RegionState {
     /// Divides the region into regions of at most [`MAX_ENTRIES`] children each, which get its buffered changes, and
     /// retires it.
-    ///
-    /// # Panics
-    /// When nodes are not in memory.
     pub fn split(&mut self, hasher: Hasher) -> Vec<Region> {
         let mut done = Vec::new();
         let mut todo = vec![self.take()];
@@ -39,15 +36,21 @@ impl RegionState {
 
     /// Moves out the whole state, for the successors.
     fn take(&mut self) -> Self {
-        let nodes = std::mem::replace(&mut self.nodes, Nodes::Plain);
+        let nodes = std::mem::take(&mut self.nodes).into_vec();
+        self.lines = None;
         self.retire();
         Self {
             buffered: std::mem::take(&mut self.buffered),
             changes_since_write: std::mem::take(&mut self.changes_since_write),
             versions: std::mem::take(&mut self.versions),
             log_position: self.log_position,
-            own_node: self.own_node,
-            ..Self::new(self.namespace, self.children.clone(), nodes, self.last_commit)
+            ..Self::new(
+                self.namespace,
+                self.children.clone(),
+                nodes,
+                self.own_node,
+                self.last_commit,
+            )
         }
     }
 
@@ -62,21 +65,19 @@ impl RegionState {
         let halves: Vec<ChildRef> =
             children.clone().map(|child| self.children.get(child)).collect();
         let table = ChildTable::new(prefix, &halves);
-        let nodes = match &self.nodes {
-            Nodes::Resident(nodes) => {
-                let part: Vec<Node> =
-                    nodes.nodes().skip(children.start).take(children.len()).copied().collect();
-                Nodes::Resident(tiling(hasher, &table, &part))
-            }
-            Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
-            Nodes::Plain => Nodes::Plain,
+        let (nodes, own_node) = if self.is_plain() {
+            (Vec::new(), TERMINATOR)
+        } else {
+            let nodes = self.nodes[children.clone()].to_vec();
+            let own = *lines_over(hasher, &table, &nodes).own_node();
+            (nodes, own)
         };
         Self {
             buffered: self.buffered.part(buffered, &prefix),
             changes_since_write: self.changes_since_write[children.clone()].to_vec(),
             versions: self.versions[children].to_vec(),
             log_position: self.log_position,
-            ..Self::new(self.namespace, table, nodes, self.last_commit)
+            ..Self::new(self.namespace, table, nodes, own_node, self.last_commit)
         }
     }
 }

@@ -8,7 +8,7 @@ use pleach_core::prefix::Prefix;
 use pleach_core::{Key, Node};
 
 use super::buffered::{BufferedChange, BufferedChanges, FEW, FEW_CHANGES, ReplacedValue, signed};
-use super::node_page::{NodePage, Nodes};
+use super::nodes::KeptLines;
 use crate::children::ChildTable;
 use crate::leaf_fold::KeyState;
 use crate::stored::Stored;
@@ -37,11 +37,9 @@ pub fn count_commit(sum: u8) -> u8 {
 pub struct RegionState {
     pub(super) namespace: u8,
     pub(super) children: ChildTable,
-    pub(super) nodes: Nodes,
-    /// A page that holds exactly these nodes; `None` when they have changed since.
-    pub(super) saved_page: Option<NodePage>,
-    /// The page of the spill file for this region's nodes, once they were written there.
-    pub(super) spill_page: Option<u64>,
+    /// The nodes of the children; none in a plain trie.
+    pub(super) nodes: Box<[Node]>,
+    pub(super) lines: Option<KeptLines>,
     pub(super) buffered: BufferedChanges,
     /// The count of each child's changes since its page was written ([`count_change`]), saturating.
     pub(super) changes_since_write: Vec<u8>,
@@ -69,8 +67,6 @@ pub struct RegionImage {
     pub children: ChildTable,
     /// The children's nodes, one a child; none of a plain trie.
     pub nodes: Option<Vec<Node>>,
-    /// The branch page with the nodes.
-    pub page: NodePage,
     /// The image's commit.
     pub commit: u64,
     /// End of the last log record that the branch page contains.
@@ -84,7 +80,7 @@ impl NewNodes<'_> {
     /// Changed children at most; a path to one has some eight lines.
     fn paths(&self) -> usize {
         match self {
-            Self::Lines(lines) => lines.len() / 7,
+            Self::Lines { lines, .. } => lines.len() / 7,
             Self::Children(children) => children.len(),
             Self::Plain => 0,
         }
@@ -103,15 +99,18 @@ pub struct RegionCommit<'a> {
     pub changes: &'a mut dyn Iterator<Item = (Key, Stored)>,
     /// New nodes.
     pub nodes: NewNodes<'a>,
-    /// New node of the region.
-    pub own: Node,
 }
 
 /// The nodes that a commit changes in a region.
 #[derive(Clone, Copy, Debug)]
 pub enum NewNodes<'a> {
-    /// The nodes on the paths of all changed children, as lines of the region's tiling: boundary and line.
-    Lines(&'a [(u32, [Node; 2])]),
+    /// The nodes on the paths of all changed children, up to the region's own.
+    Lines {
+        /// Lines of the region's tiling: boundary and line.
+        lines: &'a [(u32, [Node; 2])],
+        /// The node of the region.
+        own: Node,
+    },
     /// The nodes of the changed children alone, as a log record has them: child and node. The nodes above stay as they
     /// were until [`RegionState::recompute_own_node`].
     Children(&'a [(u32, Node)]),
@@ -136,15 +135,18 @@ pub struct BufferedGrowth {
 
 /// Construction.
 impl RegionState {
-    /// # Panics
-    /// When nodes are not in memory.
-    pub(super) fn new(namespace: u8, children: ChildTable, nodes: Nodes, commit: u64) -> Self {
+    pub(super) fn new(
+        namespace: u8,
+        children: ChildTable,
+        nodes: Vec<Node>,
+        own_node: Node,
+        commit: u64,
+    ) -> Self {
         Self {
             namespace,
-            own_node: nodes.own_node(),
-            nodes,
-            saved_page: None,
-            spill_page: None,
+            own_node,
+            nodes: nodes.into(),
+            lines: None,
             buffered: BufferedChanges::default(),
             changes_since_write: vec![0; children.len()],
             versions: vec![0; children.len()],
@@ -271,9 +273,10 @@ impl RegionState {
         self.children.region().len()
     }
 
-    /// Bytes of what is kept for each child, without nodes.
+    /// Bytes of what is kept for each child, without lines.
     pub(super) fn child_bytes(&self) -> usize {
-        self.children.heap_bytes()
+        size_of_val(&*self.nodes)
+            + self.children.heap_bytes()
             + self.changes_since_write.capacity()
             + self.versions.capacity() * size_of::<u64>()
     }
@@ -300,13 +303,6 @@ impl RegionState {
         self.cpu_prefetch_nodes(child);
         self.buffered.cpu_prefetch_change(key, self.depth());
     }
-
-    /// Prefetches the memory that the fold of this region reads on the path of a child, which may no longer exist.
-    pub fn cpu_prefetch_nodes(&self, child: usize) {
-        if let Nodes::Resident(nodes) = &self.nodes {
-            nodes.cpu_prefetch(child);
-        }
-    }
 }
 
 /// Changes.
@@ -315,7 +311,7 @@ impl RegionState {
     /// with the count of its changes since its page was written.
     ///
     /// # Panics
-    /// When nodes are not in memory, or records come out of order.
+    /// When records come out of order, or it is a plain trie's and has new nodes, or the other way round.
     pub fn apply(
         &mut self,
         commit: &mut RegionCommit<'_>,
@@ -323,22 +319,15 @@ impl RegionState {
         mut changed: impl FnMut(Prefix, u8),
     ) -> BufferedGrowth {
         self.assert_next_record(commit.log_position);
-        match (&mut self.nodes, commit.nodes) {
-            (Nodes::Resident(nodes), NewNodes::Lines(lines)) => {
-                for (boundary, line) in lines {
-                    nodes.set_line(*boundary as usize, line);
-                }
-                nodes.set_own_node(&commit.own);
-            }
-            (Nodes::Resident(nodes), NewNodes::Children(changed)) => {
+        match commit.nodes {
+            NewNodes::Lines { lines, own } => self.set_lines(lines, &own),
+            NewNodes::Children(changed) => {
                 for (child, node) in changed {
-                    nodes.set_node(*child as usize, node);
+                    self.set_node(*child as usize, node);
                 }
             }
-            (Nodes::Plain, NewNodes::Plain) => {}
-            _ => panic!("a changed region's nodes are in memory"),
+            NewNodes::Plain => assert!(self.is_plain(), "new nodes of changed children"),
         }
-        self.saved_page = None;
         let (entries, depth) = (self.buffered.len(), self.depth());
         let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
         let (mut last_child, mut sum) = (usize::MAX, 0);
@@ -366,9 +355,6 @@ impl RegionState {
         };
         if last_child != usize::MAX {
             changed(children.prefix(last_child), counts[last_child]);
-        }
-        if !self.is_plain() {
-            self.own_node = commit.own;
         }
         if !self.parts.is_empty() {
             let (children, versions) = (&self.children, &self.versions);

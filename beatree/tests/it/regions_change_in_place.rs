@@ -9,7 +9,6 @@ use pleach_beatree::region::{
 };
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
-use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node};
 use proptest::prelude::*;
 
@@ -28,12 +27,8 @@ fn region() -> Region {
             tag: 0,
         })
         .collect();
-    Region::bulk_loaded(
-        0,
-        ChildTable::new(Prefix::ROOT, &children),
-        Tiling::new(Hasher::BLAKE3, (0..CHILDREN).map(child), &[[1; 32].into(); CHILDREN]),
-        0,
-    )
+    let children = ChildTable::new(Prefix::ROOT, &children);
+    Region::bulk_loaded(Hasher::BLAKE3, 0, children, vec![[1; 32].into(); CHILDREN], 0)
 }
 
 fn key(draw: u16) -> Key {
@@ -61,7 +56,6 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Bu
         log_position: commit * 100,
         changes: &mut changes,
         nodes: NewNodes::Children(&nodes),
-        own: [2; 32].into(),
     };
     state.apply(&mut applied, &mut Vec::new(), |_, _| {})
 }
@@ -69,7 +63,7 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Bu
 fn moved(state: &RegionState, index: usize) -> (ChildRef, Node) {
     let child_ref =
         ChildRef { prefix: child(index), page: Some(PageNo::new(1000 + index as u32)), tag: 5 };
-    (child_ref, *state.node(index).expect("in memory"))
+    (child_ref, *state.node(index))
 }
 
 fn look(state: &RegionState) -> Vec<(Key, Stored, u64)> {
@@ -110,7 +104,7 @@ proptest! {
                 .zip(&pages)
                 .map(|(index, pages)| Relocation { range: child(*index), pages, through })
                 .collect();
-            let done = state.relocate(Hasher::BLAKE3, &moves, position);
+            let done = state.relocate(&moves, position);
             (done.bytes, done.entries)
         };
         let all = relocate(&mut many, &ranges, 10_000);
@@ -152,11 +146,8 @@ fn a_child_takes_all_changes_of_a_block() {
     let growth = [(1, 0), (2, 1)].map(|(commit, odd)| apply(&mut state, commit, &keys(odd), 1));
     assert!(growth.iter().all(|growth| usize::try_from(growth.entries) == Ok(CHANGES as usize)));
     let pages = [moved(&state, 0)];
-    let done = state.relocate(
-        Hasher::BLAKE3,
-        &[Relocation { range: child(0), pages: &pages, through: 1 }],
-        300,
-    );
+    let moved = Relocation { range: child(0), pages: &pages, through: 1 };
+    let done = state.relocate(&[moved], 300);
     assert_eq!(done.entries, CHANGES as usize);
     assert!(state.buffered().iter().map(|one| one.key).eq(keys(1)));
     // Each change that stays counts.

@@ -251,12 +251,11 @@ impl Engine for PleachEngine {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let metrics = self.db.metrics();
-        let misses = metrics.cache_misses + metrics.upper_trie_pages_read + metrics.page_rereads;
+        let misses = metrics.cache_misses + metrics.page_rereads;
         vec![
             ("checkpoints", metrics.checkpoints),
             ("cache misses", misses),
             ("of leaves", metrics.cache_misses),
-            ("of upper trie pages", metrics.upper_trie_pages_read),
             ("rereads", metrics.page_rereads),
             ("pages written", metrics.pages_written),
             ("device writes of pages", metrics.page_runs_written),

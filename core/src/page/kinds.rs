@@ -15,8 +15,6 @@ pub enum FileKind {
     Overflow = 2,
     /// Checkpoint images: branch pages and streams.
     Image = 3,
-    /// Branch pages that were evicted between two checkpoints.
-    Spill = 4,
 }
 
 /// What a page holds.

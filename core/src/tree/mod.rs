@@ -26,8 +26,8 @@
 
 mod tiling;
 
-pub use tiling::Tiling;
 pub(crate) use tiling::index32;
+pub use tiling::{Tiling, boundary_above};
 
 use crate::node::Node;
 

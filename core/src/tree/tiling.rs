@@ -24,7 +24,7 @@ struct Boundary {
 }
 
 /// The nodes of neighbouring prefixes and above; see the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tiling {
     boundaries: Vec<Boundary>,
     lines: Vec<Line>,
@@ -38,28 +38,35 @@ impl Tiling {
     /// # Panics
     /// When there is not one node a child.
     pub fn new(hasher: Hasher, prefixes: impl Iterator<Item = Prefix>, nodes: &[Node]) -> Self {
-        let (mut boundaries, mut last) = (Vec::new(), None);
-        for prefix in prefixes {
-            if let Some(last) = last.replace(prefix) {
-                let shared = common_len(last.first_key(), prefix.first_key());
-                let shared = u8::try_from(shared).unwrap_or(u8::MAX);
-                boundaries.push(Boundary { shared, parent: NONE });
-            }
-        }
-        link(&mut boundaries);
-        let lines = alloc::vec![Line::default(); boundaries.len()];
-        let mut this = Self { boundaries, lines, own: Node::default() };
-        assert_eq!(nodes.len(), this.len(), "one node a child");
-        for (child, node) in nodes.iter().enumerate() {
-            this.set_node(child, node);
-        }
-        this.recompute(hasher);
+        let mut last = None;
+        let shared = prefixes.filter_map(|prefix| {
+            let before: Prefix = last.replace(prefix)?;
+            Some(common_len(before.first_key(), prefix.first_key()))
+        });
+        let mut this = Self::default();
+        this.rebuild(hasher, shared, nodes);
         this
     }
 
-    /// The tiling of a single child with this node.
-    pub fn single(node: &Node) -> Self {
-        Self { boundaries: Vec::new(), lines: Vec::new(), own: *node }
+    /// Replaces the tiling, whose memory is reused: `shared` has the number of bits that the children on the two sides
+    /// of each boundary share, `nodes` the children's nodes.
+    ///
+    /// # Panics
+    /// When there is not one node a child.
+    pub fn rebuild(&mut self, hasher: Hasher, shared: impl Iterator<Item = u16>, nodes: &[Node]) {
+        self.boundaries.clear();
+        self.boundaries.extend(shared.map(|shared| Boundary {
+            shared: u8::try_from(shared).unwrap_or(u8::MAX),
+            parent: NONE,
+        }));
+        assert_eq!(nodes.len(), self.len(), "one node a child");
+        link(&mut self.boundaries);
+        self.lines.clear();
+        self.lines.resize(self.boundaries.len(), Line::default());
+        for (child, node) in nodes.iter().enumerate() {
+            self.set_node(child, node);
+        }
+        self.recompute(hasher);
     }
 
     /// Sets the node of a child. The lines above it, and the node of the whole prefix, stay as they were until
@@ -70,7 +77,22 @@ impl Tiling {
 
     /// Computes all lines from the nodes of the children.
     pub fn recompute(&mut self, hasher: Hasher) {
-        self.recompute_lines(hasher, (0..self.boundaries.len()).collect());
+        // In order of depth: how many boundaries are deeper, then the place of each.
+        let mut place = [0u32; 257];
+        for boundary in &self.boundaries {
+            place[usize::from(boundary.shared)] += 1;
+        }
+        let mut deeper = 0;
+        for count in place.iter_mut().rev() {
+            deeper += core::mem::replace(count, deeper);
+        }
+        let mut order = alloc::vec![0; self.boundaries.len()];
+        for (at, boundary) in self.boundaries.iter().enumerate() {
+            let place = &mut place[usize::from(boundary.shared)];
+            order[*place as usize] = at;
+            *place += 1;
+        }
+        self.recompute_lines(hasher, &order);
     }
 
     /// Sets the nodes of these children, in order, and computes the lines on their paths.
@@ -80,9 +102,10 @@ impl Tiling {
             self.set_node(child, &node);
             lines.extend(self.path(child));
         }
-        lines.sort_unstable();
+        // The deepest first.
+        lines.sort_unstable_by_key(|at| (core::cmp::Reverse(self.boundaries[*at].shared), *at));
         lines.dedup();
-        self.recompute_lines(hasher, lines);
+        self.recompute_lines(hasher, &lines);
     }
 
     /// The result of [`Self::update`] without the update: the lines on the paths of these children, by boundary, and
@@ -100,12 +123,10 @@ impl Tiling {
         (lines.into_iter().map(|at| (index32(at), *after.line(at))).collect(), after.own)
     }
 
-    /// Computes the lines of these boundaries, to which all above them belong.
-    fn recompute_lines(&mut self, hasher: Hasher, mut order: Vec<usize>) {
-        // The deepest first: then both halves of each are known. Those of one depth are hashed together.
-        order.sort_unstable_by_key(|at| core::cmp::Reverse(self.boundaries[*at].shared));
+    /// Computes the lines of these boundaries, the deepest first, to which all above them belong.
+    fn recompute_lines(&mut self, hasher: Hasher, mut rest: &[usize]) {
+        // Both halves of each are known when it comes. Those of one depth are hashed together.
         let (mut hashed, mut blocks, mut out) = (Vec::new(), Vec::new(), Vec::new());
-        let mut rest = order.as_slice();
         while let Some(first) = rest.first() {
             let shared = self.shared_bits(*first);
             let (level, above) =
@@ -156,9 +177,6 @@ impl Tiling {
         self.own = *node;
     }
 
-    /// Bytes that each child takes.
-    pub const CHILD_BYTES: usize = size_of::<Boundary>() + size_of::<Line>();
-
     /// The node of a child.
     #[inline]
     pub fn node(&self, child: usize) -> &Node {
@@ -166,11 +184,6 @@ impl Tiling {
             Some(above) => &self.lines[above].0[usize::from(above < child)],
             None => &self.own,
         }
-    }
-
-    /// The nodes of all children, in order.
-    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &Node> {
-        (0..self.len()).map(|child| self.node(child))
     }
 
     /// Prefetches the lines on the path of a child.
@@ -194,10 +207,9 @@ impl Tiling {
         self.lines[boundary].0 = *pair;
     }
 
-    /// Heap bytes.
-    pub fn heap_bytes(&self) -> usize {
-        self.boundaries.capacity() * size_of::<Boundary>()
-            + self.lines.capacity() * size_of::<Line>()
+    /// Bytes of the lines over this many children.
+    pub const fn bytes_of(children: usize) -> usize {
+        children * (size_of::<Boundary>() + size_of::<Line>())
     }
 
     #[inline]
@@ -211,23 +223,31 @@ impl Tiling {
         (parent != NONE).then_some(parent as usize)
     }
 
-    /// The boundary directly above a child, of those on its two sides: the one with more shared bits.
+    /// The boundary directly above a child.
     #[inline]
     pub(crate) fn boundary_above(&self, child: usize) -> Option<usize> {
-        let boundaries = self.boundaries.len();
-        match child {
-            0 => (boundaries > 0).then_some(0),
-            _ if child < boundaries && self.shared_bits(child) > self.shared_bits(child - 1) => {
-                Some(child)
-            }
-            _ => Some(child - 1),
-        }
+        boundary_above(child, self.boundaries.len(), |at| self.shared_bits(at))
     }
 
     /// The boundaries above a child, upwards.
     #[inline]
     fn path(&self, child: usize) -> impl Iterator<Item = usize> {
         core::iter::successors(self.boundary_above(child), |at| self.parent(*at))
+    }
+}
+
+/// The boundary directly above a child, of those on its two sides: the one with more shared bits. `shared` gives those
+/// of each of the `boundaries` boundaries.
+#[inline]
+pub fn boundary_above(
+    child: usize,
+    boundaries: usize,
+    shared: impl Fn(usize) -> u16,
+) -> Option<usize> {
+    match child {
+        0 => (boundaries > 0).then_some(0),
+        _ if child < boundaries && shared(child) > shared(child - 1) => Some(child),
+        _ => Some(child - 1),
     }
 }
 

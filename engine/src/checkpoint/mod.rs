@@ -27,8 +27,7 @@ pub(crate) use image::first_image;
 use pleach_history::DiskMerge;
 pub(crate) use write::{BackupImage, checkpoint, write_backup_image};
 use write::{
-    CopyProgress, ImageBuild, StartOutcome, copy_regions, finish_checkpoint, start_image,
-    write_history,
+    ImageBuild, StartOutcome, copy_regions, finish_checkpoint, start_image, write_history,
 };
 
 /// Time until the task checks again whether a load, which makes its own images, has ended.
@@ -134,10 +133,6 @@ impl Checkpointer {
             if self.db.commits.sequencer.lock().loading {
                 return Ok(Step::IdleFor(LOADING_RETRY));
             }
-            // An image that begins overwrites the older generation.
-            if let Err(error) = self.db.retry_quarantined_nodes() {
-                return Ok(self.defer(error));
-            }
             let overfull = db.commits.undo.needs_writing(2);
             if !std::mem::replace(&mut self.has_written, true) || overfull {
                 write_history(&self.db).inspect_err(|_| self.has_written = false)?;
@@ -157,23 +152,17 @@ impl Checkpointer {
             });
         };
         self.db.pace.enter_stage(Task::Checkpoint, "copying regions");
-        let from = build.regions;
-        match copy_regions(build, self.db.options.tuning.checkpoint_regions)? {
-            CopyProgress::Part if build.regions == from => {}
-            CopyProgress::Part => {
-                self.db.pace.heartbeat(Task::Checkpoint);
-            }
-            CopyProgress::Done => {
-                if let Some(build) = self.build.take() {
-                    finish_checkpoint(&self.db, build, None)?;
-                }
-                self.history_differs = false;
-                self.failures = 0;
-                self.db.pace.set_checkpoint_error(None);
-                self.db.pace.notify();
-            }
-            CopyProgress::Unreadable(error) => return Ok(self.defer(error)),
+        if !copy_regions(build, self.db.options.tuning.checkpoint_regions)? {
+            self.db.pace.heartbeat(Task::Checkpoint);
+            return Ok(Step::Continue);
         }
+        if let Some(build) = self.build.take() {
+            finish_checkpoint(&self.db, build, None)?;
+        }
+        self.history_differs = false;
+        self.failures = 0;
+        self.db.pace.set_checkpoint_error(None);
+        self.db.pace.notify();
         Ok(Step::Continue)
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use pleach_beatree::region::Nodes;
 use pleach_core::{Hasher, Key};
 use pleach_io::Operation;
 use pleach_io::sim::{
@@ -10,7 +9,7 @@ use pleach_io::sim::{
 };
 
 use super::checkpoint;
-use super::write::{CopyProgress, StartOutcome, copy_regions, finish_checkpoint, start_image};
+use super::write::{StartOutcome, copy_regions, finish_checkpoint, start_image};
 use crate::commit::ROOM_TIMEOUT;
 use crate::error::{Error, NoRoom};
 use crate::load::LoadOptions;
@@ -26,7 +25,7 @@ fn id(id: u64) -> Key {
     Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
-/// A loaded database of a few dozen regions, whose nodes may take no memory.
+/// A loaded database of a few dozen regions, which keep no lines.
 fn loaded() -> (SimDb, SimDisk, SimRuntime) {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
@@ -43,16 +42,6 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
     (db, disk, runtime)
 }
 
-/// The number of regions, and of those whose nodes are in memory.
-fn resident(db: &SimDb) -> (usize, usize) {
-    let index = db.state().index.load_full();
-    let here = |region: &&_| {
-        let region: &pleach_beatree::Region = region;
-        matches!(region.read().nodes(), Nodes::Resident(_))
-    };
-    (index.regions().len(), index.regions().iter().map(|region| &**region).filter(here).count())
-}
-
 /// A load left its last stage behind, and nobody ended it: the watchdog named a checkpoint task that slept.
 #[test]
 fn a_load_leaves_no_stage_behind() {
@@ -62,36 +51,6 @@ fn a_load_leaves_no_stage_behind() {
     assert!(stalled.is_empty(), "{stalled:?}");
     assert_eq!(db.metrics().stalled_tasks, 0);
     db.close().expect("closed");
-}
-
-/// A checkpoint kept the nodes that it had copied, and those of all regions were in memory when it ended.
-#[test]
-fn nodes_that_are_away_stay_away() {
-    let (db, disk, _) = loaded();
-    db.state().evict_nodes().expect("evicted");
-    let (regions, before) = resident(&db);
-    assert!(regions > 10 && before == 0, "{before} of {regions} regions");
-    for _ in 0..2 {
-        checkpoint(&db.state(), false).expect("a checkpoint");
-        assert_eq!(resident(&db), (regions, 0));
-    }
-    // Some are in memory, and changed.
-    let put: Vec<_> =
-        (0..5).map(|at| Access::write(id(at), Some(Value::from(vec![2; 200])))).collect();
-    let session = db.session(SessionOptions::new()).expect("a session");
-    session.finish(put).expect("finished").commit().expect("committed");
-    let (_, before) = resident(&db);
-    assert!((1..=5).contains(&before), "{before}");
-    checkpoint(&db.state(), false).expect("a checkpoint");
-    assert_eq!(resident(&db), (regions, before));
-    let session = db.session(SessionOptions::new()).expect("a session");
-    for at in (0..PAIRS).step_by(97) {
-        assert!(session.read(&id(at)).expect("read").is_some());
-    }
-    drop(session);
-    db.close().expect("closed");
-    let report = check_on(&disk, CheckOptions::default()).expect("checked");
-    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
 /// A failure to keep room for the next image, once the superblock is written, is the failure of no write and no sync.
@@ -182,7 +141,7 @@ fn an_image_has_no_commit_that_a_power_cut_takes() {
     };
     put(2);
     let copied = copy_regions(&mut build, usize::MAX);
-    assert!(matches!(copied.expect("copied"), CopyProgress::Done));
+    assert!(copied.expect("copied"), "all regions are copied");
     finish_checkpoint(&db.state(), build, None).expect("an image");
     let point = disk.trace().crash_points().last().expect("a point");
     let cut = open(&point.outcome(CrashMode::Dropped).disk());
@@ -244,32 +203,6 @@ fn a_segment_of_which_a_block_is_left_is_not_freed_for_ever() {
     db.close().expect("closed");
 }
 
-/// Each attempt once began with the other image, and left only one whole image.
-#[test]
-fn no_image_is_begun_while_nodes_cannot_be_read() {
-    let (db, disk, _) = loaded();
-    db.state().evict_nodes().expect("evicted");
-    // Leaf pages, too: cached ones must not serve.
-    db.state().store.cache.set_budget(0);
-    let fails = |operation, file| {
-        let fault = Fault::Errno(code::EIO);
-        disk.inject(FaultRule::nth(operation, file, 1, FaultRepeats::Forever, fault));
-    };
-    for file in ["image", "spill", "leaf"] {
-        fails(Operation::Read, file);
-    }
-    checkpoint(&db.state(), false).expect_err("no nodes are readable");
-    assert_eq!(db.quarantined().len(), 1, "{:?}", db.quarantined());
-    // A new image begins with opening its file.
-    fails(Operation::Open, "image");
-    let error = checkpoint(&db.state(), false).expect_err("no nodes are readable").to_string();
-    assert!(error.contains("Read"), "{error}");
-    disk.heal();
-    checkpoint(&db.state(), false).expect("a checkpoint");
-    assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
-    db.close().expect("closed");
-}
-
 /// An image's number is that of its cut, and a region may be copied later, with a commit that came between and was
 /// flushed. After a crash the region has no buffered changes and the record is not replayed, so it passed for one of
 /// the cut's commit: a session there read newer pairs, and its proof had another root.
@@ -316,7 +249,7 @@ fn late_region(is_flushed: bool) {
         db.drain(0).expect("flushed");
     }
     let copied = copy_regions(&mut work, usize::MAX);
-    assert!(matches!(copied.expect("copied"), CopyProgress::Done));
+    assert!(copied.expect("copied"), "all regions are copied");
     finish_checkpoint(&db.state(), work, None).expect("an image");
     drop(db);
     let db = open(2);

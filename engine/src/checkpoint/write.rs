@@ -17,13 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pleach_beatree::Region;
-use pleach_beatree::region::{NodePage, Nodes};
+use pleach_core::Key;
 use pleach_core::page::branch::BranchEntry;
-use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Disk;
 use pleach_journal::format::buffered;
-use pleach_journal::format::image::{ImageWriter, WrittenBranch, node_file};
+use pleach_journal::format::image::{ImageWriter, WrittenBranch};
 use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::superblock::{DurabilityMode, ImageRef, Superblock};
 use pleach_journal::format::table::TrieRef;
@@ -42,9 +40,6 @@ use crate::state::pages::space::OverflowMapImage;
 use crate::state::tries::Trie;
 use pleach_history::DiskRun;
 
-/// Attempts of one step to copy a region whose nodes are evicted or changed between their reading and their copying.
-const MAX_COPY_ATTEMPTS: usize = 4;
-
 /// Time until a checkpoint checks again whether its cut can be made.
 const CUT_RETRY: Duration = Duration::from_millis(10);
 
@@ -59,7 +54,7 @@ pub(super) struct ImageBuild {
     tries: Vec<Trie>,
     /// The trie that is being copied; `None` when all are written.
     copying: Option<TrieCopy>,
-    done: Vec<CopiedTrie>,
+    done: Vec<TrieRef>,
     /// Regions copied so far, of all tries.
     pub(super) regions: usize,
     map: OverflowMapImage,
@@ -67,9 +62,6 @@ pub(super) struct ImageBuild {
     leaf_end: u32,
     /// Highest log position in the image.
     log_position: LogPos,
-    /// The page of nodes that was read for a copy of its region, and the nodes, which are kept nowhere else.
-    read: Option<NodePage>,
-    nodes: Vec<Node>,
     /// While it lives no regions are joined, and no trie is removed.
     _making: ImageGuard,
 }
@@ -80,34 +72,23 @@ struct TrieCopy {
     /// The first key of the next region.
     next: Key,
     written: Vec<WrittenBranch>,
-    /// Log position of each written region.
-    log_positions: Vec<LogPos>,
     buffered: Vec<u8>,
 }
 
 impl TrieCopy {
     fn new(trie: Trie) -> Self {
-        let (written, log_positions, buffered) = (Vec::new(), Vec::new(), Vec::new());
-        Self { trie, next: [0; 32], written, log_positions, buffered }
+        Self { trie, next: [0; 32], written: Vec::new(), buffered: Vec::new() }
     }
-}
-
-/// A trie whose regions are all in the image.
-struct CopiedTrie {
-    trie: Trie,
-    written: Vec<WrittenBranch>,
-    log_positions: Vec<LogPos>,
-    entry: TrieRef,
 }
 
 impl ImageBuild {
     /// Writes the upper levels and the buffered changes of a trie whose regions are all copied.
     fn finish_trie(&mut self, of: TrieCopy) -> Result<()> {
-        let TrieCopy { trie, written, log_positions, buffered, .. } = of;
+        let TrieCopy { trie, written, buffered, .. } = of;
         let namespace = trie.namespace;
-        let (root, level) = self.writer.write_upper_levels(namespace, written.clone())?;
+        let (root, level) = self.writer.write_upper_levels(namespace, written)?;
         let buffered = self.writer.write_buffered(namespace, &buffered)?;
-        let entry = TrieRef {
+        self.done.push(TrieRef {
             namespace,
             level,
             root_tag: root.tag,
@@ -116,19 +97,10 @@ impl ImageBuild {
             root: self.tip.roots.of(namespace).map(|root| root.node),
             dropped: trie.dropped.unwrap_or(0),
             buffered,
-        };
-        self.done.push(CopiedTrie { trie, written, log_positions, entry });
+        });
         self.copying = self.tries.pop().map(TrieCopy::new);
         Ok(())
     }
-}
-
-/// The result of one step of copying.
-pub(super) enum CopyProgress {
-    Part,
-    Done,
-    /// The nodes of a region are not in memory and cannot be read.
-    Unreadable(Error),
 }
 
 /// Makes a whole checkpoint on the calling thread, for a close and a load. `clean`: nothing follows in the log.
@@ -140,8 +112,6 @@ pub(crate) fn checkpoint(db: &NamespaceDb, clean: bool) -> Result<()> {
 }
 
 fn checkpoint_now(db: &NamespaceDb, clean: bool) -> Result<()> {
-    // As in the task: no image is begun that cannot be completed.
-    db.retry_quarantined_nodes()?;
     write_history(db).map_err(|error| poison_unless_full(db, error))?;
     let build = copy_all_regions(db, || start_image(db, 0, true))
         .map_err(|error| poison_unless_full(db, error))??;
@@ -165,13 +135,8 @@ fn copy_all_regions(
             StartOutcome::Deferred(error) => return Ok(Err(error)),
         }
     };
-    loop {
-        match copy_regions(&mut build, usize::MAX)? {
-            CopyProgress::Part => {}
-            CopyProgress::Done => return Ok(Ok(build)),
-            CopyProgress::Unreadable(error) => return Ok(Err(error)),
-        }
-    }
+    copy_regions(&mut build, usize::MAX)?;
+    Ok(Ok(build))
 }
 
 /// Waits a moment for another thread between a commit's ticket and its publication, which notifies the caller.
@@ -193,7 +158,6 @@ pub(crate) struct BackupImage {
 /// pages and overflow runs that the two name are those of the moment when this returns; the caller keeps them in place
 /// until it has copied them. No checkpoint is made meanwhile.
 pub(crate) fn write_backup_image(db: &NamespaceDb, target: &Disk) -> Result<BackupImage> {
-    db.retry_quarantined_nodes()?;
     let build = copy_all_regions(db, || {
         db.commits.sequencer.lock().check_open()?;
         start_image_on(db, target, NUMBERS_FOR_CLOSE, false)
@@ -210,8 +174,7 @@ pub(crate) fn write_backup_image(db: &NamespaceDb, target: &Disk) -> Result<Back
     assert!(end >= build.log_position, "the log has all that the image has");
     sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
     let ImageBuild { writer, cut, history: past, tip, done, map, _making, .. } = build;
-    let tries = done.iter().map(|trie| trie.entry.clone()).collect();
-    let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
+    let image = finish_image(writer, &tip, done, &past, &map.bytes)?;
     let before = db.images.newest();
     let superblock = Superblock {
         // Log that became durable since is not in the copy.
@@ -296,65 +259,35 @@ fn start_image_on(
         map: map?,
         leaf_end: 0,
         log_position: cut.position,
-        read: None,
-        nodes: Vec::new(),
         _making: making,
     })))
 }
 
-/// Checkpoint `copy-regions`, for up to `count` of them.
-pub(super) fn copy_regions(build: &mut ImageBuild, count: usize) -> Result<CopyProgress> {
+/// Checkpoint `copy-regions`, for up to `count` of them. True when all are copied.
+pub(super) fn copy_regions(build: &mut ImageBuild, count: usize) -> Result<bool> {
     for _ in 0..count {
-        let Some(mut copying) = build.copying.take() else { return Ok(CopyProgress::Done) };
+        let Some(mut copying) = build.copying.take() else { break };
         // Full buffers are written before the lock is taken.
         build.writer.make_room()?;
-        // Where nodes change each time, the next step tries again.
-        let mut copied = CopiedRegion::Last;
-        for _ in 0..MAX_COPY_ATTEMPTS {
-            copied = copy_region(build, &mut copying)?;
-            let CopiedRegion::NodesAway(region, at) = &copied else { break };
-            build.read = None;
-            match copying.trie.nodes.read_nodes_for_image(region, at, &mut build.nodes) {
-                Ok(read) => build.read = read.then_some(*at),
-                Err(error) => return Ok(CopyProgress::Unreadable(error)),
-            }
-        }
-        match copied {
-            CopiedRegion::Last => build.finish_trie(copying)?,
-            CopiedRegion::Copied | CopiedRegion::NodesAway(..) => build.copying = Some(copying),
+        if copy_region(build, &mut copying)? {
+            build.copying = Some(copying);
+        } else {
+            build.finish_trie(copying)?;
         }
     }
-    Ok(if build.copying.is_none() { CopyProgress::Done } else { CopyProgress::Part })
+    Ok(build.copying.is_none())
 }
 
-/// The result of copying a region.
-enum CopiedRegion {
-    /// The trie has more regions.
-    Copied,
-    /// It was the trie's last region.
-    Last,
-    /// The region's nodes are not in memory and not those that were read.
-    NodesAway(Arc<Region>, NodePage),
-}
-
-/// Copies the next region, unless its nodes are not in memory and not those that were read. Copied nodes stay out of
-/// memory: an image that kept them would end with the nodes of all regions there, beyond their budget.
-fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion> {
-    let TrieCopy { trie, next, written, log_positions, buffered } = of;
+/// Copies the next region. True when the trie has more.
+fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<bool> {
+    let TrieCopy { trie, next, written, buffered } = of;
     let key = *next;
     trie.index.with_region(&key, |region, state| {
-        let nodes: Vec<Node> = match state.nodes() {
-            Nodes::Resident(nodes) => nodes.nodes().copied().collect(),
-            // Number and tag name a page with exactly the region's nodes.
-            Nodes::Paged(at) if build.read == Some(*at) => build.nodes.clone(),
-            Nodes::Paged(at) => return Ok(CopiedRegion::NodesAway(Arc::clone(region), *at)),
-            Nodes::Plain => Vec::new(),
-        };
         let entries = state.children().iter().enumerate().map(|(index, child)| BranchEntry {
             depth: child.prefix.len(),
             page_no: child.page.map(u64::from),
             tag: child.tag,
-            node: nodes.get(index).copied().unwrap_or(TERMINATOR),
+            node: *state.node(index),
         });
         let (page, tag) = build.writer.write_branch(
             trie.namespace,
@@ -371,13 +304,13 @@ fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion
         });
         build.leaf_end = build.leaf_end.max(state.children().page_end());
         buffered::encode(buffered, region.prefix(), state);
-        let log_position = LogPos::new(state.log_position());
-        log_positions.push(log_position);
-        build.log_position = build.log_position.max(log_position);
+        build.log_position = build.log_position.max(LogPos::new(state.log_position()));
         build.regions += 1;
-        let Some(behind) = region.prefix().next() else { return Ok(CopiedRegion::Last) };
-        *next = *behind.first_key();
-        Ok(CopiedRegion::Copied)
+        let behind = region.prefix().next();
+        if let Some(behind) = &behind {
+            *next = *behind.first_key();
+        }
+        Ok(behind.is_some())
     })
 }
 
@@ -392,8 +325,7 @@ pub(super) fn finish_checkpoint(
     let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
     let enters = |stage| db.pace.enter_stage(Task::Checkpoint, stage);
     enters("writing the image");
-    let tries = done.iter().map(|trie| trie.entry.clone()).collect();
-    let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
+    let image = finish_image(writer, &tip, done, &past, &map.bytes)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     // The map has the length of the overflow file, which a flush or a commit may have grown without syncing it.
     enters("syncing the overflow file");
@@ -406,20 +338,12 @@ pub(super) fn finish_checkpoint(
         db.images.write(|newest| superblock(db, newest, image, &tip, cut, log_from, clean_end))?;
     db.images.set_named_runs(past.runs);
     enters("recycling the log");
-    let mut overtaken = false;
-    for CopiedTrie { trie, written, log_positions, .. } in &done {
-        for (region, position) in written.iter().zip(log_positions) {
-            let page = NodePage { file: node_file(image.file), page: region.page, tag: region.tag };
-            trie.nodes.note_checkpointed(region.prefix.first_key(), *position, page);
-            overtaken |= *position > cut.position;
-        }
-    }
     db.images.fit_image_file(&db.space, &db.store.device, &image);
     db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);
     Counters::add(&db.counters.checkpoints, 1);
-    Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
+    Counters::add(&db.counters.checkpoints_overtaken, u64::from(log_position > cut.position));
     db.commits.sequencer.segments.retire(older.min(newest))?;
     db.pace.notify();
     db.measure_index();

@@ -11,7 +11,7 @@ use pleach_beatree::Region;
 use pleach_beatree::recycle::Recycle as _;
 use pleach_beatree::region::{BufferedChange, NewNodes, PartNodes, RegionCommit};
 use pleach_beatree::treelet::Treelet;
-use pleach_core::{Node, Prefix, TERMINATOR};
+use pleach_core::{Node, Prefix};
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::trie_kind::TrieKind;
 
@@ -83,8 +83,10 @@ pub(super) fn apply_all(
                     version,
                     log_position: log_position.get(),
                     changes: &mut states,
-                    nodes: NewNodes::Lines(&chunk.lines[outcome.lines.clone()]),
-                    own: outcome.node,
+                    nodes: NewNodes::Lines {
+                        lines: &chunk.lines[outcome.lines.clone()],
+                        own: outcome.node,
+                    },
                 };
                 let parts = chunk.parts.iter().filter(|(at, _)| outcome.nodes.contains(at));
                 let parts: Vec<_> =
@@ -143,7 +145,6 @@ fn apply_plain(
                 log_position: log_position.get(),
                 changes: &mut states,
                 nodes: NewNodes::Plain,
-                own: TERMINATOR,
             },
             &[],
         );

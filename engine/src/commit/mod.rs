@@ -126,8 +126,8 @@ fn try_commit(
     if newer.is_some() {
         renew_priors(&mut parts, view, |prior| matches!(prior, Stored::Overflow(_)))?;
     }
-    // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
-    let _nodes = db.node_files.hold_nodes();
+    // From here to publication no regions are joined.
+    let _regions = db.hold_regions();
     let layouts = db.commits.sequencer.lock().layouts;
     if target.transition.layouts != Some(layouts) {
         parts.iter_mut().for_each(join_chunks);
@@ -141,11 +141,6 @@ fn try_commit(
         renew_priors(&mut parts, &view_of_newest(db, target, follows)?, is_written_before_record)?;
     }
     let spilled = write_long_values(db, &mut parts, originals)?;
-    for part in &parts {
-        for outcome in part.chunks.iter().flat_map(|chunk| &chunk.regions) {
-            part.db.nodes.make_resident(outcome.region.prefix().first_key())?;
-        }
-    }
     drop(preparing);
     // Without the guard a panic between ticket and publication would leave everybody waiting.
     let _guard = PanicGuard(db);
@@ -250,7 +245,7 @@ fn publish(
             EntryKind::Added => {
                 let root = target.transition.roots.of(*namespace);
                 let kind = root.map_or(TrieKind::Merkle, |root| root.kind);
-                db.tries.add(Trie::empty(*namespace, kind, number, &db.node_files));
+                db.tries.add(Trie::empty(db.hasher, *namespace, kind, number));
             }
             EntryKind::Dropped => db.tries.set_dropped(*namespace, Some(number)),
             EntryKind::Restored => db.tries.set_dropped(*namespace, None),

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_beatree::region::Nodes;
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::Prefix;
 use pleach_core::fold::Occupancy;
@@ -144,15 +143,14 @@ fn follow_layout(
             nodes.push(PageNode { child: child_index(child), ..node });
             true
         });
-        let Nodes::Resident(tiling) = state.nodes() else { return false };
-        let old = match kind(tiling.own_node()) {
+        let old = match kind(state.own_node()) {
             NodeKind::Terminator => Occupancy::Empty,
             // The leaf's key is not known.
             NodeKind::Leaf => return false,
             NodeKind::Internal => Occupancy::Many,
         };
         let changed = nodes[from..].iter().map(|node| (node.child as usize, node.node));
-        let (own_lines, node) = tiling.preview_update(db.hasher, changed);
+        let (own_lines, node) = state.computed_lines(db.hasher).preview_update(db.hasher, changed);
         let lines_from = lines.len();
         lines.extend(own_lines);
         regions.push(RegionOutcome {
@@ -160,7 +158,7 @@ fn follow_layout(
             layout_version: state.layout_version(),
             node,
             old,
-            before: Some(*tiling.own_node()),
+            before: Some(*state.own_node()),
             fragment: Fragment::default(),
             first_op: 0,
             nodes: from..nodes.len(),
@@ -195,8 +193,7 @@ fn visit_regions(
         rest = behind;
         let state = region.read();
         let is_newest = !state.is_retired() && state.last_commit() <= commit;
-        if !is_newest || !matches!(state.nodes(), Nodes::Resident(_)) || !each(region, &state, own)
-        {
+        if !is_newest || !each(region, &state, own) {
             return false;
         }
     }

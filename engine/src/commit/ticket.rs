@@ -212,7 +212,7 @@ fn replaced_nodes(chunk: &ChunkOutcome) -> ReplacedNodes {
         // A layout that has changed since is noticed before the ticket: this result is then not written.
         let same = state.layout_version() == outcome.layout_version && !state.is_retired();
         for page in &chunk.nodes[outcome.nodes.clone()] {
-            let own = if same { state.node(page.child as usize) } else { None };
+            let own = same.then(|| state.node(page.child as usize));
             nodes.pages.push((page.prefix, own.copied().unwrap_or_default()));
         }
     }

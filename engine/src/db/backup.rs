@@ -10,7 +10,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_io::{Disk, LockMode, OpenMode, PAGE, PageBuf};
 use pleach_journal::format::creation::{self, CreationError, DirectoryState};
 use pleach_journal::format::incarnation;
-use pleach_journal::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours};
+use pleach_journal::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, is_ours};
 use pleach_journal::format::superblock_store::SuperblockStore;
 
 use crate::checkpoint::{BackupImage, write_backup_image};
@@ -73,7 +73,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
         DirectoryState::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
         _ => return Err(CreationError::Exists.into()),
     }
-    for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
+    for name in [LEAF_FILE, OVERFLOW_FILE].into_iter().chain(IMAGES) {
         target.open(name, OpenMode::CreateNew)?;
     }
     let (copied, bytes) = {

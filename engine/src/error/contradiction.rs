@@ -225,18 +225,6 @@ pub enum Contradiction {
         /// The prefix of the node.
         prefix: Prefix,
     },
-    /// The nodes of a region were evicted each time they were read again.
-    #[error("the nodes over {} were evicted each time before they could be used", hex(key))]
-    NodesEvicted {
-        /// A key of the region.
-        key: Key,
-    },
-    /// A region changed each time that its nodes were folded.
-    #[error("{prefix:?} kept changing while it was hashed")]
-    RegionKeepsChanging {
-        /// The region's prefix.
-        prefix: Prefix,
-    },
     /// The merged changes of a chain of overlays do not lead to its root.
     #[error(
         "an overlay's root is not the root of its merged changes: {}, not {}",

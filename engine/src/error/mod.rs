@@ -451,11 +451,7 @@ impl Error {
         match self {
             Self::Quarantined { first, .. } => first.advice(),
             // Limits caused by others, which change with time.
-            Self::Overtaken { .. }
-            | Self::WouldWait
-            | Self::Corrupt(
-                Contradiction::NodesEvicted { .. } | Contradiction::RegionKeepsChanging { .. },
-            ) => Advice::Retry,
+            Self::Overtaken { .. } | Self::WouldWait => Advice::Retry,
             Self::Log(LogError::Poisoned)
             | Self::Superblock(SuperblockError::Poisoned)
             | Self::Corrupt(Contradiction::NodesInMemory { .. }) => Advice::Reopen,

@@ -101,11 +101,9 @@ fn advice_and_text_say_the_same() {
     let newer = SuperblockError::NewerVersion { found: 9 };
     let (first, second) = (SlotError::Blank, SlotError::Checksum);
     let segment = BadSegment { index: 0, found: None, expected: 1 };
-    let leave = Contradiction::NodesEvicted { key: [0; 32] };
     let cases = [
         (Error::Io(eio()), Advice::Retry, "Write of leaf"),
         (set_aside(&Error::Io(eio())), Advice::Retry, "`pleach check` lists them"),
-        (leave.into(), Advice::Retry, "were evicted each time"),
         (full(), Advice::FreeSpace, "free some space and try again"),
         (Error::StaleParent { base: 1, tip: 2 }, Advice::MakeAgain, "make it again on the newest"),
         (Error::InUse(Holder::Session), Advice::CloseOthers, "a session is open: close it"),

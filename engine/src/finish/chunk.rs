@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{KeyAccess, KeyState};
-use pleach_beatree::region::{NodePage, Nodes, PartNodes, count_change, count_commit};
+use pleach_beatree::region::{PartNodes, count_change, count_commit};
 use pleach_beatree::{Region, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
@@ -23,7 +23,6 @@ use crate::state::NamespaceDb;
 use crate::state::history::past_node::PastNode;
 use crate::state::pace::budget::FlushPolicy;
 use crate::state::pages::index::{PageRef, child_page};
-use crate::state::pages::reader::LoadedPage;
 use crate::state::view::{View, merge_changes};
 
 /// A leaf page of a chunk.
@@ -54,15 +53,6 @@ pub(super) struct RegionTask {
     pub(super) pages: Range<usize>,
 }
 
-/// A page of a chunk that is not in memory.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum MissingPage {
-    /// The leaf page of this task.
-    Leaf(usize),
-    /// The nodes of a region, by its index in `away`.
-    Nodes(usize),
-}
-
 /// Regions with the accesses below them.
 #[derive(Default)]
 pub(super) struct Chunk {
@@ -72,16 +62,12 @@ pub(super) struct Chunk {
     pub(super) buffered: Vec<KeyState>,
     /// Nodes of parts that regions keep for pages with many buffered changes, by page.
     pub(super) parts: Vec<(usize, Arc<PartNodes>)>,
-    /// Number of pages, leaf pages and nodes together, that are not in memory yet.
+    /// Number of pages that are not in memory yet.
     pub(super) missing: usize,
     /// Pages before this one were enqueued.
     pub(super) asked: usize,
     /// Pages that somebody else is reading.
-    pub(super) elsewhere: Vec<MissingPage>,
-    /// Regions whose nodes are not in memory: region, its first key, where they are.
-    pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
-    /// Entries of `away` before this one were enqueued.
-    pub(super) nodes_asked: usize,
+    pub(super) elsewhere: Vec<usize>,
 }
 
 /// Why the fold of a chunk has no result.
@@ -168,10 +154,8 @@ impl Chunk {
     }
 
     /// Takes a missing page that is in memory now.
-    pub(super) fn complete(&mut self, missing: MissingPage, done: LoadedPage) {
-        if let (MissingPage::Leaf(index), LoadedPage::Leaf(_, page)) = (missing, done) {
-            self.pages[index].page = Some(page);
-        }
+    pub(super) fn complete(&mut self, index: usize, page: Arc<CachedPage>) {
+        self.pages[index].page = Some(page);
         self.missing -= 1;
     }
 
@@ -184,8 +168,6 @@ impl Chunk {
         self.missing = 0;
         self.asked = 0;
         self.elsewhere.clear();
-        self.away.clear();
-        self.nodes_asked = 0;
     }
 
     /// Adds a region as it is now, with the pages of these accesses.
@@ -221,9 +203,6 @@ impl Chunk {
         }
         if !newest {
             self.add_past_pages(batch, state, first_page)?;
-        }
-        if let Nodes::Paged(page) = state.nodes() {
-            self.away.push((Arc::clone(region), *region.prefix().first_key(), *page));
         }
         self.regions.push(RegionTask {
             region: Arc::clone(region),

@@ -11,10 +11,10 @@ use pleach_beatree::leaf_fold::{
     FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_divided_by_treelet,
     needed_prefixes, needs_parts,
 };
-use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::TreeletNodes;
 use pleach_core::fold::{FoldValue, NO_HASH, Occupancy, SiblingPath, Subtrie, TilingPath};
 use pleach_core::node::kind;
+use pleach_core::tree::Tiling;
 use pleach_core::{Key, NodeKind, Prefix, ValueHash};
 
 use super::chunk::{Batch, Chunk, FoldError, RegionTask};
@@ -73,7 +73,7 @@ impl Chunk {
         let task = &self.regions[index];
         let first_node = scratch.unhashed.pages.len();
         let first_line = scratch.folder.kept_counts().1;
-        let mut whole = None;
+        let (mut whole, own_lines) = (None, lines_of(batch, task)?);
         for at in task.pages.clone() {
             self.prefetch_ahead(batch, at);
             let page = &self.pages[at];
@@ -84,10 +84,10 @@ impl Chunk {
             };
             // Not locked while a page is added: commits and flushes wait for the lock, and readers behind them.
             let state = read_unchanged(task)?;
-            let Nodes::Resident(tiling) = state.nodes() else { return Err(FoldError::Changed) };
+            let lines = own_lines.as_ref().or(state.lines()).ok_or(FoldError::Changed)?;
             let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
             let mut span =
-                scratch.folder.span_along(task.region.prefix().len(), TilingPath::new(tiling));
+                scratch.folder.span_along(task.region.prefix().len(), TilingPath::new(lines));
             whole = span.push_child(page.child as usize, &page.prefix, subtrie, next);
         }
         let state = read_unchanged(task)?;
@@ -286,6 +286,28 @@ impl Chunk {
     }
 }
 
+/// The lines of a region that does not keep them. It keeps them from now on where there is room; then, and where it kept
+/// them before, there are none to return.
+fn lines_of(
+    batch: &Batch<'_>,
+    task: &RegionTask,
+) -> std::result::Result<Option<Tiling>, FoldError> {
+    let state = read_unchanged(task)?;
+    if state.lines().is_some() {
+        return Ok(None);
+    }
+    let children = state.children().len();
+    let lines = state.computed_lines(batch.db.hasher).into_owned();
+    drop(state);
+    let Some(room) = batch.db.budget.lines.take(children) else { return Ok(Some(lines)) };
+    let mut state = task.region.write();
+    if state.lines().is_none() && is_unchanged(task, &state) {
+        state.keep_lines(lines, room);
+    }
+    // Otherwise the fold of the region finds the change.
+    Ok(None)
+}
+
 fn writes_of(accesses: &[KeyAccess]) -> impl Iterator<Item = &KeyAccess> {
     accesses.iter().filter(|access| access.writes.is_some())
 }
@@ -295,10 +317,13 @@ fn read_unchanged(
     task: &RegionTask,
 ) -> std::result::Result<impl Deref<Target = RegionState>, FoldError> {
     let state = task.region.read();
-    let same = state.layout_version() == task.layout_version
+    if is_unchanged(task, &state) { Ok(state) } else { Err(FoldError::Changed) }
+}
+
+fn is_unchanged(task: &RegionTask, state: &RegionState) -> bool {
+    state.layout_version() == task.layout_version
         && state.last_commit() == task.last_commit
-        && !state.is_retired();
-    if same { Ok(state) } else { Err(FoldError::Changed) }
+        && !state.is_retired()
 }
 
 /// The only pair below a prefix in a view. With a wrong node in memory there may be none, or a wrong one, which leads

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_beatree::region::tiling;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
@@ -71,15 +70,10 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     let region = &index.regions()[0];
     let child = {
         let mut state = region.write();
-        let mut nodes = state
-            .resident_nodes()
-            .expect("they are in memory")
-            .nodes()
-            .copied()
-            .collect::<Vec<_>>();
+        let nodes = (0..state.children().len()).map(|child| *state.node(child));
+        let mut nodes: Vec<Node> = nodes.collect();
         nodes[0] = Node::new([0x66; 32]);
-        let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
-        state.replace_nodes(tiling);
+        state.replace_nodes(nodes);
         state.children().get(0)
     };
     let is_refused = |error: &Error| matches!(error, Error::Corrupt(Contradiction::NodesInMemory { expected, .. }) if *expected == root);

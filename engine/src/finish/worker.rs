@@ -11,7 +11,7 @@ use pleach_beatree::cache::{LookupStep, NO_BATCH};
 use pleach_beatree::recycle::RecyclePool;
 use pleach_core::Hasher;
 
-use super::chunk::{Batch, Chunk, FoldError, MissingPage};
+use super::chunk::{Batch, Chunk, FoldError};
 use super::job::FinishJob;
 use super::outcome::ChunkOutcome;
 use super::scratch::FoldScratch;
@@ -20,7 +20,7 @@ use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::NamespaceDb;
 use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
+use crate::state::pages::reader::{LoadedPage, PageReader, Submission};
 
 /// Batches of up to this many accesses are folded on the calling thread, which costs less than waking workers.
 pub(super) const INLINE: usize = 128;
@@ -38,8 +38,8 @@ pub(super) fn chunk_accesses(accesses: usize, workers: usize) -> usize {
 /// Number of inline folds whose memory is kept.
 const INLINE_KEPT: usize = 4;
 
-/// Why a page is read: the chunk with this index, and the page within it.
-type ChunkPage = (usize, MissingPage);
+/// Why a page is read: for the chunk with this index, and the page of this index in it.
+type ChunkPage = (usize, usize);
 
 pub(super) struct FoldWorker {
     /// Made on the worker's own thread: a ring has one issuer.
@@ -147,9 +147,6 @@ impl Drop for WorkerGuard<'_> {
 
 /// Reads a chunk's missing pages with plain reads.
 fn read_missing(db: &NamespaceDb, chunk: &mut Chunk) -> Result<()> {
-    for (_, key, _) in chunk.away.drain(..) {
-        db.nodes.make_resident(&key)?;
-    }
     for page in &mut chunk.pages {
         if let Some(at) = page.at {
             page.page = Some(db.store.leaf(at)?);
@@ -193,7 +190,7 @@ impl FoldWorker {
             if front.missing > 0 {
                 let reader = self.reader.as_mut().expect("made before");
                 // Nothing is in flight: all enqueued pages are done, the rest is enqueued next.
-                let Some((purpose, done)) = reader.wait(&db.nodes, 1)? else {
+                let Some((purpose, done)) = reader.wait(&db.store, 1)? else {
                     continue;
                 };
                 complete_page(&mut self.ahead, purpose, done)?;
@@ -232,7 +229,7 @@ impl FoldWorker {
             enqueue_missing(db, reader, chunk);
         }
         reader.submit()?;
-        while let Some((purpose, done)) = reader.poll(&db.nodes) {
+        while let Some((purpose, done)) = reader.poll(&db.store) {
             complete_page(&mut self.ahead, purpose, done)?;
         }
         Ok(())
@@ -243,22 +240,13 @@ impl FoldWorker {
         // Pages in flight for the chunks behind come first: another reader may wait for one of them, and two that wait
         // for each other would do so until their patience ends.
         let reader = self.reader.as_mut().expect("made before");
-        while let Some((purpose, done)) = reader.wait(&db.nodes, 1)? {
+        while let Some((purpose, done)) = reader.wait(&db.store, 1)? {
             complete_page(&mut self.ahead, purpose, done)?;
         }
         let chunk = self.ahead.front_mut().expect("the caller has seen it");
-        for missing in std::mem::take(&mut chunk.elsewhere) {
-            let done = match missing {
-                MissingPage::Leaf(index) => {
-                    let at = chunk.pages[index].at.expect("a page that is missing has a number");
-                    LoadedPage::Leaf(at, db.store.leaf(at)?)
-                }
-                MissingPage::Nodes(index) => {
-                    db.nodes.make_resident(&chunk.away[index].1)?;
-                    LoadedPage::Nodes
-                }
-            };
-            chunk.complete(missing, done);
+        for index in std::mem::take(&mut chunk.elsewhere) {
+            let at = chunk.pages[index].at.expect("a page that is missing has a number");
+            chunk.complete(index, db.store.leaf(at)?);
         }
         Ok(())
     }
@@ -305,26 +293,19 @@ fn start_chunk(job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
         }
     }
     Counters::add(&db.counters.cache_hits, hits);
-    chunk.missing += chunk.away.len();
     Ok(())
 }
 
 /// Enqueues missing pages, in order, as far as the ring has room.
 fn enqueue_missing(db: &NamespaceDb, reader: &mut PageReader<ChunkPage>, chunk: &mut Chunk) {
     while reader.has_room() {
-        let (page, missing) = if let Some((region, _, page)) = chunk.away.get(chunk.nodes_asked) {
-            chunk.nodes_asked += 1;
-            (PageRequest::Nodes(region.clone(), *page), MissingPage::Nodes(chunk.nodes_asked - 1))
-        } else if let Some(page) = chunk.pages.get(chunk.asked) {
-            chunk.asked += 1;
-            let (Some(at), None) = (page.at, &page.page) else { continue };
-            (PageRequest::Leaf(at), MissingPage::Leaf(chunk.asked - 1))
-        } else {
-            return;
-        };
-        match reader.enqueue(&db.nodes, page, (chunk.index, missing)) {
+        let missing = chunk.asked;
+        let Some(page) = chunk.pages.get(missing) else { return };
+        chunk.asked += 1;
+        let (Some(at), None) = (page.at, &page.page) else { continue };
+        match reader.enqueue(&db.store, at, (chunk.index, missing)) {
             Submission::InFlight => {}
-            Submission::Loaded((_, missing), done) => chunk.complete(missing, done),
+            Submission::Loaded((_, missing), done) => chunk.complete(missing, done.page),
             Submission::ReadElsewhere((_, missing)) => chunk.elsewhere.push(missing),
         }
     }
@@ -338,10 +319,6 @@ fn complete_page(
 ) -> Result<()> {
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");
-    match (done, missing) {
-        // To be read again, or folded from the leaf pages, some of which are in flight here: later.
-        (Err(_), MissingPage::Nodes(_)) => chunk.elsewhere.push(missing),
-        (done, _) => chunk.complete(missing, done?),
-    }
+    chunk.complete(missing, done?.page);
     Ok(())
 }

@@ -8,7 +8,7 @@ use pleach_core::fold::{Folder, combine_chunks};
 use pleach_core::{Hasher, Node};
 
 use super::build::FoldedPages;
-use super::cells::{OldPage, STORED_NODES};
+use super::cells::STORED_NODES;
 use super::rewrite::Rewrite;
 
 impl FoldedPages<'_> {
@@ -20,23 +20,20 @@ impl FoldedPages<'_> {
         nodes.extend(edited.iter().flat_map(|index| rewrites[*index].old[0].nodes.0));
         combine_chunks(hasher, &mut nodes, STORED_NODES);
         let folded = edited.iter().zip(&nodes);
-        let wrong = folded.filter(|(index, node)| !is_index_node(&rewrites[**index].old[0], node));
+        let wrong = folded.filter(|(index, node)| rewrites[**index].old[0].own != **node);
         bad.extend(wrong.map(|(index, _)| *index));
         // Few rewrites, mostly of one page each.
         let mut folder = Folder::new(hasher);
         for (index, own) in planned {
             let rewrite = &rewrites[*index];
             let agrees = match (&rewrite.old[..], &pages[own.clone()]) {
-                ([old], [(page, nodes)]) if page.prefix == old.prefix => {
-                    is_index_node(old, &nodes.own)
-                }
+                ([old], [(page, nodes)]) if page.prefix == old.prefix => old.own == nodes.own,
                 (old, pages) => {
                     let depth = rewrite.range.len();
                     folder.clear();
-                    let known = old.iter().all(|page| page.own.is_some());
                     let mut span = folder.span(depth);
                     for page in old {
-                        span.push_known(&page.prefix, &page.own.unwrap_or_default());
+                        span.push_known(&page.prefix, &page.own);
                     }
                     let before = span.end_fold();
                     let mut span = folder.span(depth);
@@ -45,7 +42,7 @@ impl FoldedPages<'_> {
                     }
                     let after = span.end_fold();
                     folder.run();
-                    !known || folder.node(before) == folder.node(after)
+                    folder.node(before) == folder.node(after)
                 }
             };
             if !agrees {
@@ -55,9 +52,4 @@ impl FoldedPages<'_> {
         bad.sort_unstable();
         bad
     }
-}
-
-/// True when this is the page's node in the index, or that node is not known.
-fn is_index_node(old: &OldPage, node: &Node) -> bool {
-    old.own.is_none_or(|own| own == *node)
 }

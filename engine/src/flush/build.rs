@@ -163,7 +163,7 @@ pub(super) fn fill(
                     let stamp = stamp(number);
                     let tag = write_page(bytes, &stamp, &prefix, unfolded.cells, &nodes.stored);
                     let page = WrittenPage { number, tag, run, at };
-                    new.push(NewLeaf { prefix, page, node: Some(nodes.own) });
+                    new.push(NewLeaf { prefix, page, node: nodes.own });
                 }
             }
         }

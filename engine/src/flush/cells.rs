@@ -48,8 +48,8 @@ pub(super) struct OldPage {
     pub(super) subtries: Vec<(Prefix, Node)>,
     /// True for a page of a plain trie, for which no nodes are made.
     pub(super) is_plain: bool,
-    /// The node of the page with all buffered changes, if it was in memory.
-    pub(super) own: Option<Node>,
+    /// The node of the page with all buffered changes, as the index has it.
+    pub(super) own: Node,
 }
 
 /// One cell of a new page that differs from the old page's.

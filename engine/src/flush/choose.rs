@@ -13,9 +13,6 @@ pub(super) fn fullest_pages(db: &Database, count: usize) -> Vec<(u8, Prefix)> {
         while let Some(at) = key {
             key = trie.index.with_region(&at, |region, state| {
                 let next = region.prefix().next().map(|next| *next.first_key());
-                if trie.nodes.has_quarantined_nodes(state) {
-                    return next;
-                }
                 let mut from = 0;
                 while from < state.buffered().len() {
                     let child = state.children().find(&state.buffered()[from].key);

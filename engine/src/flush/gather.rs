@@ -22,7 +22,7 @@ use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
 use crate::state::pages::quarantine::{PageName, QuarantineReason};
-use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
+use crate::state::pages::reader::{LoadedPage, PageReader, Submission};
 
 /// Pages read, or runs written, at once.
 pub(super) const DEPTH: usize = 64;
@@ -70,20 +70,9 @@ impl Round {
             if let RoundKind::Tidied { behind: None } = kind {
                 cache_siblings(db, prefix);
             }
-            let mut add = || {
-                db.index.with_region(prefix.first_key(), |region, state| {
-                    let here = state.has_nodes();
-                    if here {
-                        self.add_page(db, region, state, prefix, kind);
-                    }
-                    here
-                })
-            };
-            // Only the flush evicts nodes, so nodes that it brings in here stay until the round is published. Nodes
-            // that cannot be read are quarantined from then on.
-            if !add() && db.nodes.load_nodes_for_flush(prefix.first_key()).is_ok() {
-                add();
-            }
+            db.index.with_region(prefix.first_key(), |region, state| {
+                self.add_page(db, region, state, prefix, kind);
+            });
         }
         read_missing(db, reader, &mut self.rewrites)
     }
@@ -174,7 +163,7 @@ fn old_page(db: &NamespaceDb, state: &RegionState, child: usize) -> OldPage {
     let nodes = if is_plain { PLAIN_NODES } else { page.as_ref().map_or(NO_NODES, known) };
     let subtries = |page: &Arc<CachedPage>| known_subtries(state, child, page, &prefix);
     let subtries = page.as_ref().filter(|_| !is_plain).map_or_else(Vec::new, subtries);
-    let own = state.node(child).copied();
+    let own = *state.node(child);
     let written = Vec::new();
     OldPage { prefix, page, number, buffered, written, nodes, subtries, is_plain, own }
 }
@@ -265,21 +254,18 @@ pub(super) fn read_pages(
     pages: &[PageRef],
     mut take: impl FnMut(usize, Result<Arc<CachedPage>>),
 ) -> Result<()> {
-    let leaf = |done| match done {
-        LoadedPage::Leaf(_, page) => page,
-        LoadedPage::Nodes => unreachable!("leaf pages were asked for"),
-    };
+    let leaf = |done: LoadedPage| done.page;
     let (mut next, mut elsewhere) = (0, Vec::new());
     while next < pages.len() || reader.in_flight() > 0 {
         while next < pages.len() && reader.has_room() {
-            match reader.enqueue(&db.nodes, PageRequest::Leaf(pages[next]), next) {
+            match reader.enqueue(&db.store, pages[next], next) {
                 Submission::InFlight => {}
                 Submission::Loaded(index, done) => take(index, Ok(leaf(done))),
                 Submission::ReadElsewhere(index) => elsewhere.push(index),
             }
             next += 1;
         }
-        if let Some((index, done)) = reader.wait(&db.nodes, 1)? {
+        if let Some((index, done)) = reader.wait(&db.store, 1)? {
             take(index, done.map(leaf));
         }
     }

@@ -116,8 +116,6 @@ pub(crate) struct Flusher {
     trim: TrimTrigger,
     /// When cached pages may be moved into a huge page again.
     next_move: Duration,
-    /// The newest commit when nodes were last evicted.
-    evicted_at: u64,
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
     patience: Patience,
@@ -147,7 +145,6 @@ impl Flusher {
             has_reclaimed: false,
             trim: TrimTrigger::default(),
             next_move: Duration::ZERO,
-            evicted_at: u64::MAX,
             synced: Duration::ZERO,
             patience: Patience::default(),
             failures: 0,
@@ -378,7 +375,6 @@ impl Flusher {
         if drain || self.db.budget.is_pressed() {
             self.report_stuck(published, self.db.store.quarantine.error_for_waiters());
         }
-        self.evict_nodes()?;
         for trie in here() {
             let Some(tidy) = self.tidy.get_mut(&trie.namespace).filter(|tidy| tidy.can_join) else {
                 continue;
@@ -501,18 +497,6 @@ impl Flusher {
             if self.db.commits.sequencer.durable() < end {
                 sync_log(&self.db, end)?;
             }
-        }
-        Ok(())
-    }
-
-    /// Evicts nodes once a commit, so that nodes brought in for the next batch stay for it.
-    fn evict_nodes(&mut self) -> Result<()> {
-        let published = self.db.commits.published();
-        if published == self.evicted_at || !self.db.node_files.can_evict() {
-            return Ok(());
-        }
-        if self.db.evict_nodes()? {
-            self.evicted_at = published;
         }
         Ok(())
     }

@@ -101,7 +101,7 @@ impl Round {
                     page: Some(u64::from(new.page.number)),
                     tag: new.page.tag,
                     applied_through: rewrite.applied_through,
-                    node: new.node.as_ref().expect("refreshed before"),
+                    node: &new.node,
                 })
                 .collect();
             let old_pages: Vec<u64> =
@@ -167,12 +167,11 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         // The prefix is the same: its node is the one in the index.
         let new = &mut rewrite.new[0];
         let child = state.children().find(new.prefix.first_key());
-        let node = *state.node(child).expect("a changed region's nodes are in memory");
-        if state.last_commit() == rewrite.applied_through && new.node.is_some_and(|own| own != node)
-        {
+        let node = *state.node(child);
+        if state.last_commit() == rewrite.applied_through && new.node != node {
             return Err(fold_contradiction(&new.prefix));
         }
-        new.node = Some(node);
+        new.node = node;
         return Ok(());
     }
     if state.last_commit() == rewrite.applied_through {
@@ -188,7 +187,7 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         let folded = fold_page(folder, &page, false, &[], &mut Vec::new());
         let fold = folder.end_fold(folded.subtrie, false);
         folder.run();
-        new.node = Some(*folder.node(fold));
+        new.node = *folder.node(fold);
     }
     Ok(())
 }
@@ -214,7 +213,7 @@ fn apply(
         .collect();
     state.release_replaced(rewrites[0].replaced_values);
     assert!(moves.iter().all(|one| one.through <= state.last_commit()), "only what is applied");
-    let done = state.relocate(db.hasher, &moves, log_position.get());
+    let done = state.relocate(&moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);
     let policy = db.budget.flush_policy();
@@ -234,5 +233,5 @@ fn apply(
 
 fn child_of(new: &NewLeaf) -> (ChildRef, Node) {
     let child = ChildRef { prefix: new.prefix, page: Some(new.page.number), tag: new.page.tag };
-    (child, new.node.expect("refreshed before"))
+    (child, new.node)
 }

@@ -101,8 +101,6 @@ fn gather_regions(trie: &NamespaceDb, reads: bool) -> DroppedPart {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
-        let bare = trie.index.with_region(&at, |_, state| state.is_bare());
-        let brought = if bare { Ok(()) } else { trie.nodes.load_nodes_for_flush(&at) };
         key = trie.index.with_region(&at, |region, state| {
             let next = region.prefix().next().map(|next| *next.first_key());
             let children = state.children();
@@ -111,7 +109,7 @@ fn gather_regions(trie: &NamespaceDb, reads: bool) -> DroppedPart {
             }
             let is_aside = |child| trie.store.is_page_quarantined(state, child);
             let waits = reads && (0..children.len()).any(is_aside);
-            if waits || brought.is_err() || !state.has_nodes() {
+            if waits {
                 aside = true;
                 return next;
             }
@@ -228,7 +226,7 @@ fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result
         let moved = Relocation { range, pages: &nothing, through: left.last_commit };
         let dropped = state.replaced_values().len();
         state.release_replaced(dropped);
-        let done = state.relocate(trie.hasher, &[moved], end.get());
+        let done = state.relocate(&[moved], end.get());
         trie.count_leaf_pages(trie.kind, done.pages);
         Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());
         Counters::change(&trie.counters.pending_entries, -done.entries.cast_signed());
@@ -251,7 +249,7 @@ fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result
     Ok(ReclaimOutcome::Part(freed))
 }
 
-/// Removes a trie without pages from the list, and frees its pages of the spill file.
+/// Removes a trie without pages from the list.
 fn remove_trie(trie: &NamespaceDb) -> ReclaimOutcome {
     let mut sequencer = trie.commits.sequencer.lock();
     if !sequencer.is_quiet() || trie.images.is_image_in_progress() {
@@ -261,10 +259,6 @@ fn remove_trie(trie: &NamespaceDb) -> ReclaimOutcome {
     // Blocks on states that cannot be read any more may have regions of the trie: the count tells them from those of a
     // later trie of this number.
     sequencer.layouts += 1;
-    if trie.tries.remove(trie.namespace).is_some() {
-        for region in trie.index.load().regions() {
-            trie.node_files.free_spill_page(&region.read());
-        }
-    }
+    trie.tries.remove(trie.namespace);
     ReclaimOutcome::Removed
 }

@@ -6,7 +6,6 @@ use pleach_core::{Hasher, Key};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::load::LoadOptions;
-use crate::state::pages::in_flight::PageId;
 use crate::{Access, Db, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
 
@@ -112,7 +111,7 @@ fn a_page_that_another_task_reads_is_given_up() {
     let (db, disk, runtime) = with_long_values();
     let state = db.state();
     let page = state.other_trie(7).expect("it exists").index.locate(&id(3)).expect("flushed").page;
-    let claim = state.store.in_flight.claim(PageId::Leaf(page)).expect("nobody reads it");
+    let claim = state.store.in_flight.claim(page).expect("nobody reads it");
     db.drop_namespace(7).expect("dropped");
     settle(&runtime);
     assert!(state.tries.get(7).is_none(), "the page was given up with all others");

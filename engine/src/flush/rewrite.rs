@@ -34,8 +34,8 @@ pub(super) struct Rewrite {
 pub(super) struct NewLeaf {
     pub(super) prefix: Prefix,
     pub(super) page: WrittenPage,
-    /// Node of the page's content; `None` for a moved page whose region's nodes were not in memory.
-    pub(super) node: Option<Node>,
+    /// Node of the page with all buffered changes.
+    pub(super) node: Node,
 }
 
 /// A page and the place of its bytes: a run of the round and a page in it.

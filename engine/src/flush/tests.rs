@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pleach_beatree::region::{NodeFile, NodePage, tiling};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -148,7 +147,7 @@ fn a_wrong_treelet_is_not_written() {
             let Some(page) = db.state().store.cache.get(number, state.children().tag(child)) else {
                 return;
             };
-            let own = *state.node(child).expect("in memory");
+            let own = *state.node(child);
             // The page's own node is internal, and not that of the subtries below it.
             let wrong = || (1..31).map(|index| (index, own));
             if !page.advance_treelet((as_of, as_of), None, &own, wrong()) {
@@ -218,14 +217,12 @@ fn spoil(db: &SimDb) {
     let region = db.state().index.with_region(&id(7), |region, _| Arc::clone(region));
     let mut state = region.write();
     let child = state.children().find(&id(7));
-    let mut nodes: Vec<Node> =
-        state.resident_nodes().expect("in memory").nodes().copied().collect();
+    let nodes = (0..state.children().len()).map(|child| *state.node(child));
+    let mut nodes: Vec<Node> = nodes.collect();
     let mut node: [u8; 32] = nodes[child].into();
     node[31] ^= 1;
     nodes[child] = node.into();
-    state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
-    let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
-    state.install_folded_nodes(tiling);
+    state.replace_nodes(nodes);
 }
 
 /// Without a drain, the flush tries the page, which is never cached, again and releases it.
@@ -582,7 +579,7 @@ fn no_regions_are_joined_while_a_batch_is_under_way() {
     let (db, _disk, runtime, making) = to_be_joined();
     let before = regions(&db);
     let state = db.state();
-    let batch = state.node_files.hold_nodes();
+    let batch = state.hold_regions();
     drop(making);
     settle(&runtime);
     assert_eq!(regions(&db), before);

@@ -116,12 +116,7 @@ impl Tidy {
 
     fn join_regions(&mut self, db: &NamespaceDb) -> Result<JoinOutcome> {
         let index = db.index.load_full();
-        let mut pairs = pairs(&index);
-        // Only the flush evicts nodes, so the nodes that it brings in stay.
-        pairs.retain(|at| {
-            let mut both = index.regions()[*at..*at + 2].iter();
-            both.all(|region| db.nodes.load_nodes_for_flush(region.prefix().first_key()).is_ok())
-        });
+        let pairs = pairs(&index);
         if pairs.is_empty() {
             return Ok(JoinOutcome::NothingToJoin);
         }
@@ -141,7 +136,7 @@ impl Tidy {
             made => made?,
         }
         // A batch that has folded the two regions has no valid result for the joined one.
-        let Some(_alone) = db.node_files.try_exclude_batches() else {
+        let Some(_alone) = db.try_exclude_batches() else {
             return Ok(JoinOutcome::Busy);
         };
         let _structure = db.index.hold_structure();
@@ -167,8 +162,6 @@ impl Tidy {
             if left.children().len() == 1 && right.children().len() == 1 {
                 self.small.push_back(left.children().prefix(0));
             }
-            db.node_files.free_spill_page(left);
-            db.node_files.free_spill_page(right);
         }
         db.index.publish(join_held(db.hasher, &index, &mut joined, end.get()));
         sequencer.layouts += 1;

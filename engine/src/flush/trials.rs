@@ -23,16 +23,7 @@ pub(super) fn try_quarantined(db: &NamespaceDb) {
             quarantine.forget(file, page);
             continue;
         };
-        let tried = if file == LEAF_FILE {
-            try_leaf(&trie, page, &prefix)
-        } else {
-            trie.nodes.make_resident(prefix.first_key()).map(|()| {
-                // Readable, folded anew, or replaced by another page.
-                quarantine.forget(file, page);
-                db.store.release_from_quarantine(file, namespace, prefix);
-            })
-        };
-        if let Err(error) = tried {
+        if let Err(error) = try_leaf(&trie, page, &prefix) {
             db.store.quarantine_page(PageName { file, page, namespace, prefix }, error, why);
         }
     }

@@ -32,7 +32,6 @@ use crate::roots::TrieRoot;
 use crate::state::NamespaceDb;
 use crate::state::pages::index::PageRef;
 use crate::state::pages::overflow;
-use crate::state::pages::reader::PageRequest;
 use crate::state::view::{RootedView, View};
 
 pub use iter::Iter;
@@ -183,9 +182,7 @@ impl Namespace {
             let stored = match found {
                 Ok(stored) => stored,
                 Err(at) => {
-                    let page = |reader| {
-                        MissingItem::Page(PageRequest::Leaf(at), PageRequestPurpose::Reader(reader))
-                    };
+                    let page = |reader| MissingItem::Page(at, PageRequestPurpose::Reader(reader));
                     let Ok(page) = engine.prefetch.request_missing(page).await else { break };
                     read = Some((at, page));
                     continue;

@@ -20,7 +20,6 @@ use crate::state::pace::Pace;
 use crate::state::pace::budget::Budget;
 use crate::state::pages::index::Index;
 use crate::state::pages::long_values::LongValues;
-use crate::state::pages::nodes::NodeFiles;
 use crate::state::pages::space::{PageSpace, SpaceParts};
 use crate::state::pages::store::{Store, StoreParts};
 use crate::state::replica::Replica;
@@ -88,15 +87,9 @@ pub(super) fn assemble(
         counters: Arc::clone(&counters),
     }));
     store.begin_batch(recovered.tip.number + 1);
-    let limit = budget.node_limit();
-    let files = NodeFiles::open(recovered.hasher, Arc::clone(&store), limit, mode)?;
-    let files = Arc::new(files);
     let tries = recovered.tries.into_iter().map(|found| {
         let index = Index::new(found.regions, |_, changes| changes >= flush_at);
-        Trie {
-            dropped: found.dropped,
-            ..Trie::new(found.namespace, found.kind, Arc::new(index), &files)
-        }
+        Trie { dropped: found.dropped, ..Trie::new(found.namespace, found.kind, Arc::new(index)) }
     });
     let tries = tries.collect();
     let clock = || {
@@ -137,7 +130,7 @@ pub(super) fn assemble(
         credit: AtomicU64::new(0),
         long_values: LongValues::new(budget.long_value_bytes()),
         images: Images::new(superblocks, incarnation, recovered.history.disk),
-        node_files: files,
+        batch_gate: Default::default(),
         tries: Tries::new(tries),
         store,
         pace,

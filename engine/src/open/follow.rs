@@ -280,7 +280,7 @@ fn publish_trie(db: &Database, replay: &mut TrieReplay, commit: u64) -> Option<N
         }
         db.tries.remove(namespace);
         let index = Arc::new(Index::new(regions.clone(), |_, _| false));
-        db.tries.add(Trie { dropped, ..Trie::new(namespace, kind, index, &db.node_files) });
+        db.tries.add(Trie { dropped, ..Trie::new(namespace, kind, index) });
     }
     let published = db.tries.get(namespace)?;
     if dropped.is_some() != published.dropped.is_some() {

@@ -26,7 +26,7 @@ use pleach_beatree::space;
 use pleach_io::{Disk, Event, Executor, LockMode, OpenMode, Step, TaskHandle};
 use pleach_journal::format::creation::{self, DirectoryState, UNFINISHED};
 use pleach_journal::format::incarnation;
-use pleach_journal::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE};
+use pleach_journal::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE};
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock};
 use pleach_journal::format::superblock_store::SuperblockStore;
@@ -123,7 +123,7 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
     let log_limit = options.log_limit_of(options.geometry.default_log_limit(), segment)?;
     creation::create(device, runtime.random(), |device, database| {
         let unfinished = options.tuning.fills.then_some(UNFINISHED);
-        let names = [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES);
+        let names = [LEAF_FILE, OVERFLOW_FILE].into_iter().chain(IMAGES);
         for name in names.chain(unfinished) {
             // Empty files: the sync of the folder makes them durable.
             device.open(name, OpenMode::CreateNew)?;
@@ -195,7 +195,7 @@ fn take_over_files(
     let newest = superblocks.newest().geometry;
     let log_limit = options.log_limit_of(newest.log_limit, newest.log_segment)?;
     // Steps that can fail for other reasons than the medium come first.
-    create_missing_files(&device)?;
+    create_missing_image(&device)?;
     // The database keeps the geometry that it was created with.
     let size = newest.log_segment;
     options.geometry = crate::options::Geometry {
@@ -220,20 +220,11 @@ fn take_over_files(
     assemble(device, runtime, options, examined, writer, open_as)
 }
 
-/// Makes the missing files that hold nothing: the image that is not in use, and the spill file. When one cannot be
-/// made, none is.
-fn create_missing_files(device: &Disk) -> Result<()> {
+/// Makes the file of the image that is not in use, if it is missing.
+fn create_missing_image(device: &Disk) -> Result<()> {
     let names = device.list()?;
-    let missing = |file: &&str| !names.iter().any(|name| name == file);
-    let mut made = Vec::new();
-    for file in IMAGES.into_iter().chain([SPILL_FILE]).filter(missing) {
-        if let Err(error) = device.open(file, OpenMode::CreateNew) {
-            for file in made {
-                let _ = device.remove(file);
-            }
-            return Err(error.into());
-        }
-        made.push(file);
+    for file in IMAGES.into_iter().filter(|file| !names.iter().any(|name| name == file)) {
+        device.open(file, OpenMode::CreateNew)?;
     }
     Ok(())
 }

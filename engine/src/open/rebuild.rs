@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::{KeyState, PageState, fold_parts};
-use pleach_beatree::region::tiling;
 use pleach_beatree::{Region, RegionIndex};
 use pleach_core::fold::Folder;
 use pleach_core::{Hasher, Node};
@@ -32,9 +31,7 @@ pub(super) fn rebuild(
         nodes.push(child_node(&mut folder, database, region, child, page)?);
         if nodes.len() == region.read().children().len() {
             let mut state = region.write();
-            let tiling = tiling(hasher, state.children(), &nodes);
-            nodes.clear();
-            state.replace_nodes(tiling);
+            state.replace_nodes(std::mem::take(&mut nodes));
             state.recompute_own_node(hasher);
         }
         Ok::<_, Error>(true)

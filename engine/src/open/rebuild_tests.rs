@@ -1,6 +1,5 @@
 //! Folders with wrong nodes and right pairs.
 
-use pleach_beatree::region::tiling;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
@@ -56,8 +55,7 @@ fn wrong_nodes_in_the_files_are_computed_from_the_pairs() {
     let index = db.state().index.load_full();
     let mut state = index.regions()[0].write();
     let nodes = vec![WRONG; state.children().len()];
-    let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
-    state.replace_nodes(tiling);
+    state.replace_nodes(nodes);
     drop(state);
     db.close().expect("closed");
     drop((index, db));

@@ -116,7 +116,7 @@ impl Tested {
             match kind {
                 EntryKind::Added => {
                     self.model.insert(*namespace, BTreeMap::new());
-                    let trie = Trie::empty(*namespace, TrieKind::Merkle, number, &db.node_files);
+                    let trie = Trie::empty(db.hasher, *namespace, TrieKind::Merkle, number);
                     db.tries.add(trie);
                 }
                 EntryKind::Restored => {
@@ -194,7 +194,6 @@ impl Tested {
     ) -> Vec<(Prefix, Node)> {
         let mut prefixes = Vec::new();
         for key in changes.keys() {
-            trie.nodes.make_resident(key).expect("read");
             let of = |state: &pleach_beatree::RegionState| {
                 state.children().prefix(state.children().find(key))
             };
@@ -247,7 +246,6 @@ impl Tested {
                 log_position: end,
                 changes: &mut own.into_iter(),
                 nodes: NewNodes::Children(&nodes),
-                own: fold(region.prefix(), &self.model[&namespace]),
             };
             let growth = state.apply(&mut applied, &mut Vec::new(), |prefix, commits| {
                 if trie.budget.flush_policy().is_due(&prefix, commits) {

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{NewNodes, NodePage, RegionCommit, RegionImage, Relocation};
+use pleach_beatree::region::{NewNodes, RegionCommit, RegionImage, Relocation};
 use pleach_beatree::split_regions::{RegionPair, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
@@ -92,7 +92,8 @@ impl TrieReplay {
 
     /// The empty trie that commit `number` adds.
     pub(super) fn empty(hasher: Hasher, namespace: u8, kind: TrieKind, number: u64) -> Self {
-        let regions = RegionIndex::new(vec![Arc::new(empty_region(namespace, kind, number))]);
+        let regions =
+            RegionIndex::new(vec![Arc::new(empty_region(hasher, namespace, kind, number))]);
         let growth = Growth { is_new: true, ..Growth::default() };
         let trie = RecoveredTrie { namespace, kind, dropped: None, regions };
         Self { growth, ..Self::continue_from(hasher, trie) }
@@ -168,7 +169,6 @@ impl TrieReplay {
                 } else {
                     NewNodes::Children(&children)
                 },
-                own: *state.own_node(),
             };
             let grown = state.apply(&mut applied, &mut scratch, |_, _| {});
             self.growth.bytes += grown.bytes;
@@ -215,7 +215,7 @@ impl TrieReplay {
             if let Some(moved) = rewrites.iter().find(|moved| !fits(moved)) {
                 return Err(bad(&moved.range, "does not fit the pages").into());
             }
-            let done = state.relocate(self.hasher, rewrites, end.get());
+            let done = state.relocate(rewrites, end.get());
             self.growth.pages += done.pages;
             self.growth.bytes -= done.bytes.cast_signed();
             self.growth.entries -= done.entries.cast_signed();
@@ -231,9 +231,6 @@ impl TrieReplay {
             self.changed.push(region);
         }
         if !split.is_empty() {
-            for region in &split {
-                region.write().recompute_own_node(self.hasher);
-            }
             self.trie.regions = split_regions(self.hasher, &self.trie.regions, &split);
             self.growth.is_relaid = true;
         }
@@ -259,10 +256,6 @@ impl TrieReplay {
             let children = || left.read().children().len() + right.read().children().len();
             if has_it(left) || has_it(right) || !halves || children() > MAX_ENTRIES {
                 return Err(bad().into());
-            }
-            for region in [left, right] {
-                // The region's node is as of the records before this one.
-                region.write().recompute_own_node(self.hasher);
             }
             pairs.push(RegionPair { at, left: left.write(), right: right.write() });
         }
@@ -326,7 +319,6 @@ fn read_regions(
                 namespace,
                 children: ChildTable::new(prefix, &children),
                 nodes: (named.kind == TrieKind::Merkle).then(nodes),
-                page: NodePage { file: image.node_file(), page, tag },
                 commit,
                 log_position: branch.log_pos,
             },

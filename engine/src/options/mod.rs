@@ -91,7 +91,7 @@ pub struct Tuning {
     pub checkpoint_regions: usize,
     /// Time without progress after which a background task counts as stalled.
     pub stall_after: Duration,
-    /// A cap on resident trie nodes inside the budget, in bytes; `Some(0)`: no node stays in memory.
+    /// Bytes of nodes above pages that regions keep, by default a quarter of the budget; `Some(0)`: none.
     pub trie_cache: Option<u64>,
     /// True when the open reads all runs of the history, and removes damaged runs, with all before them.
     pub reads_history: bool,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::cache::{CachedPage, LookupStep};
-use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 
@@ -16,7 +15,6 @@ use super::value_cache::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
-use crate::state::pages::reader::PageRequest;
 use crate::state::view::View;
 
 /// The progress of a key's lookup.
@@ -49,12 +47,12 @@ pub(crate) fn look_up_for_reader(
         count += 1;
     }
     let mut missed = |missing| prefetch.push_missing(missing);
-    look_up(db, prefetch, request, &below[..count], &mut None, &mut missed);
+    look_up(db, prefetch, request, &below[..count], &mut missed);
     true
 }
 
 /// Looks up a key batch: puts values from memory into the value cache, and passes pages that are not cached to
-/// `missing`. `last` is the page of nodes that was missing last.
+/// `missing`.
 ///
 /// Each step is taken for the whole batch, and prefetches the memory that the next one reads.
 pub(super) fn look_up(
@@ -62,7 +60,6 @@ pub(super) fn look_up(
     prefetch: &PrefetchState,
     request: &PrefetchRequest,
     keys: &[Key],
-    last: &mut Option<NodePage>,
     missing: &mut impl FnMut(MissingItem),
 ) {
     let (namespace, base) = (request.namespace, request.base);
@@ -81,7 +78,7 @@ pub(super) fn look_up(
         }
     }
     for (key, found) in keys.iter().zip(&mut found) {
-        look_up_in_index(db, values, base, key, found, last, missing);
+        look_up_in_index(db, values, base, key, found);
         if let Some(at) = &found.at {
             cache.cpu_prefetch(at.page, LookupStep::Table);
         }
@@ -98,7 +95,7 @@ pub(super) fn look_up(
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = PageRequestPurpose::Key { namespace, key: *key, value_as_of };
-            missing(MissingItem::Page(PageRequest::Leaf(at), purpose));
+            missing(MissingItem::Page(at, purpose));
             continue;
         };
         if found.has_value {
@@ -119,16 +116,8 @@ fn look_up_in_index(
     base: u64,
     key: &Key,
     found: &mut KeyLookup,
-    last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(MissingItem),
 ) {
-    let mut nodes = None;
-    db.index.with_region(key, |region, state| {
-        if let Nodes::Paged(page) = state.nodes()
-            && *last != Some(*page)
-        {
-            nodes = Some((Arc::clone(region), *page));
-        }
+    db.index.with_region(key, |_, state| {
         let child = state.children().find(key);
         found.at = child_page(state, child);
         // No later commit has changed the region, so this is the value as of the session's commit.
@@ -141,10 +130,6 @@ fn look_up_in_index(
             (buffered, _) => found.has_value = same && buffered.is_none(),
         }
     });
-    if let Some((region, page)) = nodes {
-        *last = Some(page);
-        missing(MissingItem::Page(PageRequest::Nodes(region, page), PageRequestPurpose::Nodes));
-    }
 }
 
 /// Keeps the value of a key as its page has it; the key has no buffered change.

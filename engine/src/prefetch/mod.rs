@@ -22,18 +22,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::region::NodePage;
 use pleach_io::Step;
 
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
 use crate::state::pace::beats::{IDLE, Task};
-use crate::state::pages::in_flight::{PageId, ReadMode};
+use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::PageRef;
 use crate::state::pages::overflow;
 use crate::state::pages::quarantine::backoff;
-use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
+use crate::state::pages::reader::{LoadedPage, PageReader, Submission};
 use lookup::{cache_cell, look_up};
 use requests::{MissingItem, PageRequestPurpose, PrefetchRequest, PrefetchState, Reply};
 
@@ -56,8 +55,6 @@ pub(crate) struct Prefetcher {
     missing: VecDeque<MissingItem>,
     /// Pages that readers wait for and that another reader is reading.
     elsewhere: Vec<(PageRef, Reply<Arc<CachedPage>>)>,
-    /// The page of nodes that was missing last: neighbouring keys share it.
-    nodes: Option<NodePage>,
     /// The batch in which there was no room for more announced pages, and since when.
     full: Option<(u64, Duration)>,
     /// Rings in a row that failed, and when the next is made.
@@ -74,7 +71,6 @@ impl Prefetcher {
             request: None,
             missing: VecDeque::with_capacity(2 * KEY_BATCH),
             elsewhere: Vec::new(),
-            nodes: None,
             full: None,
             failures: 0,
             not_before: Duration::ZERO,
@@ -121,10 +117,7 @@ impl Prefetcher {
             None => PageReader::new(&db.store, db.options.in_flight, ReadMode::Announced)?,
         };
         for (at, reader) in self.elsewhere.drain(..) {
-            self.missing.push_front(MissingItem::Page(
-                PageRequest::Leaf(at),
-                PageRequestPurpose::Reader(reader),
-            ));
+            self.missing.push_front(MissingItem::Page(at, PageRequestPurpose::Reader(reader)));
         }
         let more = self.enqueue_missing(&mut reader);
         if reader.in_flight() > 0 {
@@ -134,11 +127,11 @@ impl Prefetcher {
             } else {
                 // `wait` submits, too.
                 let count = (reader.in_flight() / 4).clamp(1, TAKEN);
-                if let Some((purpose, done)) = reader.wait(&db.nodes, count)? {
+                if let Some((purpose, done)) = reader.wait(&db.store, count)? {
                     self.complete(purpose, done);
                 }
             }
-            while let Some((purpose, done)) = reader.poll(&db.nodes) {
+            while let Some((purpose, done)) = reader.poll(&db.store) {
                 self.complete(purpose, done);
             }
             self.failures = 0;
@@ -168,7 +161,7 @@ impl Prefetcher {
             };
         }
         if let Some((at, _)) = self.elsewhere.first() {
-            self.db.store.in_flight.wait(PageId::Leaf(at.page));
+            self.db.store.in_flight.wait(at.page);
             return Step::Continue;
         }
         let is_done = self.missing.is_empty() && self.prefetch.try_sleep();
@@ -182,14 +175,14 @@ impl Prefetcher {
             if self.missing.is_empty() && !self.find_missing() {
                 return false;
             }
-            let (request, purpose) = match self.missing.pop_front() {
+            let (at, purpose) = match self.missing.pop_front() {
                 None => return true,
                 Some(MissingItem::Page(_, PageRequestPurpose::Reader(answer)))
                     if answer.is_canceled() =>
                 {
                     continue;
                 }
-                Some(MissingItem::Page(request, purpose)) => (request, purpose),
+                Some(MissingItem::Page(at, purpose)) => (at, purpose),
                 Some(MissingItem::Piece(at, count, answer)) => {
                     if !answer.is_canceled() {
                         let (device, file) = (&self.db.store.device, &self.db.space.overflow);
@@ -200,23 +193,13 @@ impl Prefetcher {
                     return true;
                 }
             };
-            let leaf = match &request {
-                PageRequest::Leaf(at) => Some(*at),
-                PageRequest::Nodes(region, page) => {
-                    let away = region.read().paged_nodes() == Some(*page);
-                    if !away || reader.is_reading_nodes(page) {
-                        continue;
-                    }
-                    None
-                }
-            };
-            match (reader.enqueue(&self.db.nodes, request, purpose), leaf) {
-                (Submission::ReadElsewhere(PageRequestPurpose::Reader(answer)), Some(at)) => {
+            match reader.enqueue(&self.db.store, at, purpose) {
+                Submission::ReadElsewhere(PageRequestPurpose::Reader(answer)) => {
                     self.elsewhere.push((at, answer));
                 }
                 // A page in flight for another key: this key's value is not cached, but its page is.
-                (Submission::InFlight | Submission::ReadElsewhere(_), _) => {}
-                (Submission::Loaded(purpose, done), _) => self.complete(purpose, Ok(done)),
+                Submission::InFlight | Submission::ReadElsewhere(_) => {}
+                Submission::Loaded(purpose, done) => self.complete(purpose, Ok(done)),
             }
         }
         false
@@ -248,13 +231,13 @@ impl Prefetcher {
             }
             let Some(keys) = request.claim().filter(|_| !is_late) else {
                 prefetch.release_request(request);
-                (self.request, self.nodes) = (None, None);
+                self.request = None;
                 continue;
             };
             let _guard = db.store.grace_guard();
-            let (missing, last) = (&mut self.missing, &mut self.nodes);
+            let missing = &mut self.missing;
             let mut add = |page| missing.push_back(page);
-            look_up(db, prefetch, request, keys, last, &mut add);
+            look_up(db, prefetch, request, keys, &mut add);
             return true;
         }
     }
@@ -263,19 +246,13 @@ impl Prefetcher {
     fn complete(&self, purpose: PageRequestPurpose, done: Result<LoadedPage>) {
         let values = &self.prefetch.values;
         match (done, purpose) {
-            (
-                Ok(LoadedPage::Leaf(_, page)),
-                PageRequestPurpose::Key { namespace, key, value_as_of },
-            ) => {
+            (Ok(done), PageRequestPurpose::Key { namespace, key, value_as_of }) => {
                 if let Some(base) = value_as_of {
                     let pair = values.slots_of(namespace, base, &key);
-                    cache_cell(values, pair, &key, page.get(&key));
+                    cache_cell(values, pair, &key, done.page.get(&key));
                 }
             }
-            (Ok(LoadedPage::Leaf(_, page)), PageRequestPurpose::Reader(answer)) => {
-                answer.send(page);
-            }
-            (Ok(_), _) => {}
+            (Ok(done), PageRequestPurpose::Reader(answer)) => answer.send(done.page),
             (Err(error), _) => tracing::debug!(%error, "a prefetched page could not be read"),
         }
     }

@@ -18,7 +18,7 @@ use super::value_cache::ValueCache;
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
-use crate::state::pages::reader::PageRequest;
+use crate::state::pages::index::PageRef;
 
 /// Where all pages are in memory, fewer keys are not looked up ahead: a read finds one as soon by itself.
 const FEW: usize = 8;
@@ -29,7 +29,7 @@ pub(crate) const WAITING: usize = 1 << 18;
 /// An item that is not in memory.
 pub(crate) enum MissingItem {
     /// A page, and why it is read.
-    Page(PageRequest, PageRequestPurpose),
+    Page(PageRef, PageRequestPurpose),
     /// A piece of a long value: the first page in the overflow file, and how many.
     Piece(u64, usize, Reply<Result<PageBuf>>),
 }
@@ -37,8 +37,6 @@ pub(crate) enum MissingItem {
 /// Why a page is read.
 #[derive(Debug)]
 pub(crate) enum PageRequestPurpose {
-    /// For the nodes in it.
-    Nodes,
     /// For a key.
     Key {
         namespace: u8,
@@ -147,7 +145,7 @@ impl PrefetchState {
     fn is_all_in_memory(&self, db: &NamespaceDb) -> bool {
         let batch = db.store.batch();
         let is_known = self.in_memory.load(Ordering::Relaxed) == batch;
-        if !is_known && db.is_all_in_memory() {
+        if !is_known && db.store.is_all_cached() {
             self.in_memory.store(batch, Ordering::Relaxed);
             return true;
         }

@@ -5,7 +5,7 @@ use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::PageRef;
-use crate::state::pages::reader::{PageReader, PageRequest, Submission};
+use crate::state::pages::reader::{PageReader, Submission};
 use crate::{Db, Geometry, Options};
 
 /// A close abandons reads in flight. A read of a page that the flush has moved, and whose file was cut since, fails
@@ -21,8 +21,8 @@ fn a_reader_that_goes_takes_what_is_on_its_way() {
     let mut reader: PageReader<()> =
         PageReader::new(&state.store, 4, ReadMode::Keys).expect("a ring");
     let page = PageNo::new(1 << 20);
-    let behind = PageRequest::Leaf(PageRef { page, tag: 0, namespace: 0 });
-    let asked = reader.enqueue(&state.nodes, behind, ());
+    let behind = PageRef { page, tag: 0, namespace: 0 };
+    let asked = reader.enqueue(&state.store, behind, ());
     assert!(matches!(asked, Submission::InFlight), "it is not cached");
     reader.submit().expect("handed over");
     assert_eq!(reader.in_flight(), 1);

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::state::NamespaceDb;
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::PageRef;
-use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest};
+use crate::state::pages::reader::{LoadedPage, PageReader};
 use crate::state::view::View;
 
 /// The purpose for which pages are read.
@@ -60,7 +60,7 @@ pub(crate) fn fetch_pages_with(
     keys: &[Key],
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
-    if db.is_all_in_memory() {
+    if db.store.is_all_cached() {
         return Ok(());
     }
     let Some(mut used) = readers.take() else { return Ok(()) };
@@ -70,7 +70,7 @@ pub(crate) fn fetch_pages_with(
     if fetched.is_err() {
         // The first error is returned; the other requests arrive before the reader is used again, or is discarded.
         while reader.in_flight() > 0 {
-            reader.wait(&db.nodes, 1)?;
+            reader.wait(&db.store, 1)?;
         }
     }
     fetched
@@ -88,12 +88,11 @@ fn fetch_with_reader(
     let mut asked = HashSet::new();
     // Waits for one page, and completes all others that have arrived.
     let mut complete = |reader: &mut PageReader<()>| -> Result<()> {
-        let mut next = reader.wait(&db.nodes, 1)?;
+        let mut next = reader.wait(&db.store, 1)?;
         while let Some(((), done)) = next {
-            if let LoadedPage::Leaf(at, page) = done? {
-                each(at, page);
-            }
-            next = reader.poll(&db.nodes);
+            let LoadedPage { at, page } = done?;
+            each(at, page);
+            next = reader.poll(&db.store);
         }
         Ok(())
     };
@@ -109,7 +108,7 @@ fn fetch_with_reader(
             complete(reader)?;
         }
         // A page that is in flight for another thread is waited for when its keys are read.
-        reader.enqueue(&db.nodes, PageRequest::Leaf(at), ());
+        reader.enqueue(&db.store, at, ());
     }
     while reader.in_flight() > 0 {
         complete(reader)?;

@@ -1,9 +1,9 @@
-//! The ranks of locks, 1 to 7 of the table in [`crate::state`]; a region has rank 8.
+//! The ranks of locks, 1 to 6 of the table in [`crate::state`]; a region has rank 7.
 
 use pleach_beatree::lock_order::Rank;
 
-/// Read while nodes must stay in memory: by a batch in its finish, and in a commit around a refold.
-pub(in crate::state) const NODE_GATE: Rank = Rank::new(1, "the node gate").repeatable();
+/// Read while regions must not be joined: by a batch in its finish, and in a commit around a refold.
+pub(in crate::state) const BATCH_GATE: Rank = Rank::new(1, "the batch gate").repeatable();
 /// Held while regions or their layouts are replaced. A commit that was overtaken too often holds the structure of all
 /// tries, in the order of their namespaces.
 pub(in crate::state) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
@@ -15,8 +15,6 @@ pub(in crate::state) const WRITER: Rank = Rank::new(4, "the log writer");
 pub(in crate::state) const SEQUENCER: Rank = Rank::new(5, "the sequencer");
 /// The newest published commit.
 pub(in crate::state) const TIP: Rank = Rank::new(6, "the tip");
-/// Held while a region's nodes move to another page.
-pub(in crate::state) const MOVES: Rank = Rank::new(7, "node moves");
 
 #[cfg(test)]
 mod tests {
@@ -29,7 +27,7 @@ mod tests {
     #[test]
     #[cfg_attr(not(debug_assertions), ignore = "asserted in debug builds only")]
     fn each_lock_is_taken_after_those_above_it_and_never_before() {
-        let table = [NODE_GATE, STRUCTURE, SYNC, WRITER, SEQUENCER, TIP, MOVES, REGION];
+        let table = [BATCH_GATE, STRUCTURE, SYNC, WRITER, SEQUENCER, TIP, REGION];
         let in_order: Vec<RankedGuard<()>> =
             table.map(|rank| RankedGuard::wait(rank, || ())).into();
         drop(in_order);

@@ -6,7 +6,6 @@
 //! | [`pages::index`] | regions: places of pages, nodes, buffered changes; pages due for a flush |
 //! | [`pages::store`] | leaf pages: reading ([`pages::in_flight`], [`pages::reader`]), cache, grace periods, [`pages::quarantine`] |
 //! | [`pages::space`] | which pages of the leaf and overflow files are in use |
-//! | [`pages::nodes`] | regions' nodes beyond memory |
 //! | [`commits`] | order ([`order::sequencer`]), tip, [`history`] with pins and the window, [`overlays`]; a [`view`] is what a session reads |
 //! | [`order::images`] | superblocks, numbers of flushes and images |
 //! | [`replica`] | of a read-only open: following the writer's log |
@@ -15,7 +14,7 @@
 //!
 //! # Order of locks
 //!
-//! Whoever holds a lock waits only for those below it. Ranks 1 to 8 are asserted in debug builds
+//! Whoever holds a lock waits only for those below it. Ranks 1 to 7 are asserted in debug builds
 //! ([`lock_ranks`], [`pleach_beatree::lock_order`]).
 //!
 //! | rank | lock | held over I/O |
@@ -23,21 +22,19 @@
 //! | 0 | images: maker, by a load and a close; no task takes it | yes |
 //! | 0 | replica: source, then its gate, by a thread that applies the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
 //! | 0 | an overlay: its chunks, by who commits it | yes |
-//! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
-//! | 1 | [`NODE_GATE`](lock_ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be nested; the flush tries to write it, to evict nodes and to join regions, and does not wait | yes |
+//! | 1 | [`BATCH_GATE`](lock_ranks::BATCH_GATE): a batch reads it in its finish and in its commit, which may be nested; the flush tries to write it, to join regions, and does not wait | yes |
 //! | 2 | [`STRUCTURE`](lock_ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, in all tries in the order of their namespaces | yes, a commit that refolds |
 //! | 3 | [`SYNC`](lock_ranks::SYNC): a sync of the log | yes (the log) |
 //! | 4 | [`WRITER`](lock_ranks::WRITER): the log's writer | yes (the log) |
 //! | 5 | [`SEQUENCER`](lock_ranks::SEQUENCER): the sequencer's state | no |
 //! | 6 | [`TIP`](lock_ranks::TIP): the newest commit | no |
-//! | 7 | [`MOVES`](lock_ranks::MOVES): nodes that move to another page | yes (the spill file) |
-//! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | reads of runs of the history alone |
-//! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: leaf map, overflow map, then tentative; nodes: pages; in flight; pace; quarantine | no, except that page files grow and are cut under the locks of their space |
-//! | 9 | images: superblocks; log segments: changing, then their state | yes |
+//! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | reads of runs of the history alone |
+//! | 8 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: leaf map, overflow map, then tentative; in flight; pace; quarantine | no, except that page files grow and are cut under the locks of their space |
+//! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region and not for the sequencer. The one exception holds the structure, so
 //! only one thread can be in it: a flush keeps the regions that it splits or joins until their replacements are in the
-//! index. With a lock of rank 9 a thread waits for another one only in the table's order.
+//! index. With a lock of rank 8 a thread waits for another one only in the table's order.
 
 pub(crate) mod commits;
 pub(crate) mod history;
@@ -53,9 +50,11 @@ pub(crate) mod view;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_beatree::lock_order::RankedGuard;
 use pleach_core::Hasher;
 use pleach_io::{Executor, IoError, OpenMode, ProcessTag};
-use pleach_journal::format::names::{IMAGES, LEAF_FILE};
+use pleach_journal::format::names::IMAGES;
 use pleach_journal::format::position::{BLOCK, LogPos};
 use pleach_journal::format::trie_kind::TrieKind;
 
@@ -64,12 +63,12 @@ use crate::metrics::{Counters, Metrics};
 use crate::options::{KEPT_LOG_MIB, Options};
 use crate::timings::Timings;
 use commits::Commits;
+use lock_ranks::BATCH_GATE;
 use order::images::{Images, image_file_bytes};
 use pace::Pace;
 use pace::budget::Budget;
 use pages::index::Index;
 use pages::long_values::LongValues;
-use pages::nodes::{NodeFiles, NodeStore};
 use pages::space::{PageSpace, SpaceDemand};
 use pages::store::Store;
 use replica::Replica;
@@ -93,8 +92,8 @@ pub(crate) struct Database {
     pub(crate) long_values: LongValues,
     pub(crate) commits: Commits,
     pub(crate) images: Images,
-    /// Files with the nodes that are not in memory.
-    pub(crate) node_files: Arc<NodeFiles>,
+    /// Read by batches under way, written while regions are joined.
+    pub(crate) batch_gate: RwLock<()>,
     /// The tries of all namespaces.
     pub(crate) tries: Tries,
     /// Follows the log of the writing process; in a read-only open only.
@@ -109,14 +108,13 @@ pub(crate) struct NamespaceDb {
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
     pub(crate) index: Arc<Index>,
-    pub(crate) nodes: Arc<NodeStore>,
 }
 
 impl NamespaceDb {
     /// Trie `trie` of the database `shared`.
     pub(crate) fn new(shared: Arc<Database>, trie: Trie) -> Self {
-        let Trie { namespace, kind, index, nodes, .. } = trie;
-        Self { shared, namespace, kind, index, nodes }
+        let Trie { namespace, kind, index, .. } = trie;
+        Self { shared, namespace, kind, index }
     }
 
     /// Another trie of the same database, if the namespace has one.
@@ -169,9 +167,18 @@ impl Database {
         self.replica.as_ref().map(Replica::hold)
     }
 
-    /// True when all leaf pages are cached and all nodes are in memory.
-    pub(crate) fn is_all_in_memory(&self) -> bool {
-        !self.node_files.can_evict() && self.store.is_all_cached()
+    /// Keeps regions from being joined while the guard lives.
+    pub(crate) fn hold_regions(&self) -> RankedGuard<RwLockReadGuard<'_, ()>> {
+        RankedGuard::acquire(
+            BATCH_GATE,
+            || self.batch_gate.try_read_recursive(),
+            || self.batch_gate.read_recursive(),
+        )
+    }
+
+    /// Keeps finishes and commits out while the guard lives; `None` when one is under way, without waiting.
+    pub(crate) fn try_exclude_batches(&self) -> Option<RankedGuard<RwLockWriteGuard<'_, ()>>> {
+        RankedGuard::attempt(BATCH_GATE, || self.batch_gate.try_write())
     }
 
     /// Number of regions of all tries.
@@ -185,29 +192,6 @@ impl Database {
         let buffered = self.counters.pending_bytes.load(Ordering::Relaxed) + more;
         // Each trie's buffered changes begin on a page of their own.
         self.region_count() + buffered / 4096 + self.tries.list().len() as u64
-    }
-
-    /// Evicts nodes of all tries while they take more than their share. True when it did anything; it does nothing
-    /// while a batch is under way.
-    pub(crate) fn evict_nodes(&self) -> Result<bool> {
-        let tries = self.tries.list();
-        let nodes: Vec<&NodeStore> = tries.iter().map(|trie| &*trie.nodes).collect();
-        self.node_files.evict_nodes(&nodes)
-    }
-
-    /// Tries the quarantined node pages again, before an image is begun.
-    pub(crate) fn retry_quarantined_nodes(&self) -> Result<()> {
-        let quarantine = &self.store.quarantine;
-        if quarantine.len() == 0 {
-            return Ok(());
-        }
-        for aside in quarantine.list().iter().filter(|aside| aside.file != LEAF_FILE) {
-            match self.tries.get(aside.namespace) {
-                Some(trie) => trie.nodes.retry_quarantined_nodes(aside)?,
-                None => quarantine.forget(aside.file, aside.page),
-            }
-        }
-        Ok(())
     }
 
     /// Measures the index; the leaf cache gets the rest of their common share.
@@ -330,8 +314,8 @@ impl Database {
         for trie in self.tries.list().iter() {
             let index = trie.index.load().bytes() + trie.index.due_bytes();
             metrics.index_bytes += index as u64;
-            metrics.node_bytes += trie.nodes.resident_bytes();
         }
+        metrics.node_bytes = self.budget.lines.used();
         metrics.buffer_bytes += (self.store.buffers.bytes() + sequencer.buffer_bytes()) as u64;
         metrics.quarantined_pages = self.store.quarantine.len();
         metrics.stalled_tasks = self.pace.beats.stalled_count(self.pace.now());

@@ -16,12 +16,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
-use pleach_core::tree::Tiling;
-use pleach_core::{Prefix, TERMINATOR};
+use pleach_core::{Hasher, Prefix, TERMINATOR};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::pages::index::Index;
-use super::pages::nodes::{NodeFiles, NodeStore};
 
 /// What is one namespace's own.
 #[derive(Clone)]
@@ -31,41 +29,29 @@ pub(crate) struct Trie {
     /// The commit that dropped the namespace, while it is dropped.
     pub(crate) dropped: Option<u64>,
     pub(crate) index: Arc<Index>,
-    pub(crate) nodes: Arc<NodeStore>,
 }
 
 impl Trie {
     /// A trie that is not dropped.
-    pub(crate) fn new(
-        namespace: u8,
-        kind: TrieKind,
-        index: Arc<Index>,
-        files: &Arc<NodeFiles>,
-    ) -> Self {
-        let nodes = NodeStore::new(Arc::clone(files), namespace, Arc::clone(&index));
-        Self { namespace, kind, dropped: None, index, nodes: Arc::new(nodes) }
+    pub(crate) fn new(namespace: u8, kind: TrieKind, index: Arc<Index>) -> Self {
+        Self { namespace, kind, dropped: None, index }
     }
 
     /// The empty trie that commit `number` adds: one region without pages.
-    pub(crate) fn empty(
-        namespace: u8,
-        kind: TrieKind,
-        number: u64,
-        files: &Arc<NodeFiles>,
-    ) -> Self {
-        let regions = RegionIndex::new(vec![Arc::new(empty_region(namespace, kind, number))]);
-        let index = Index::new(regions, |_, _| false);
-        Self::new(namespace, kind, Arc::new(index), files)
+    pub(crate) fn empty(hasher: Hasher, namespace: u8, kind: TrieKind, number: u64) -> Self {
+        let region = empty_region(hasher, namespace, kind, number);
+        let index = Index::new(RegionIndex::new(vec![Arc::new(region)]), |_, _| false);
+        Self::new(namespace, kind, Arc::new(index))
     }
 }
 
 /// The region of an empty trie that commit `number` adds, by namespace and kind.
-pub(crate) fn empty_region(namespace: u8, kind: TrieKind, number: u64) -> Region {
+pub(crate) fn empty_region(hasher: Hasher, namespace: u8, kind: TrieKind, number: u64) -> Region {
     let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
     let children = ChildTable::new(Prefix::ROOT, &[child]);
     match kind {
         TrieKind::Merkle => {
-            Region::bulk_loaded(namespace, children, Tiling::single(&TERMINATOR), number)
+            Region::bulk_loaded(hasher, namespace, children, vec![TERMINATOR], number)
         }
         TrieKind::Plain => Region::plain(namespace, children, number),
     }

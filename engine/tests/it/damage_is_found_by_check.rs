@@ -384,7 +384,7 @@ fn a_folder_in_the_place_of_a_file_fails_the_open_and_nothing_changes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("db");
     database(&path, &mut Rng::new(8));
-    for name in ["spill", "image-a", "image-b", "super.spare", "log.spare", "log.new"] {
+    for name in ["image-a", "image-b", "super.spare", "log.spare", "log.new"] {
         let aside = folder.path().join(name);
         let moved = fs::rename(path.join(name), &aside).is_ok();
         fs::create_dir(path.join(name)).expect("made");

@@ -26,7 +26,7 @@ fn setup(seed: u64) -> Setup {
         flush_at: 200,
         durability: Durability::Commit,
         cache_kib: 4096,
-        nodes_stay: true,
+        keeps_lines: true,
         checkpoint_regions: 1,
         history: 0,
         history_bytes: 64 << 20,
@@ -264,95 +264,6 @@ fn pending_changes_of_pages_aside_refuse_commits_and_nobody_waits_for_ever() {
     db.close().expect("closed");
     let (db, _) = setup.open(&disk, 2).expect("opens");
     assert_eq!(db.root(), root);
-}
-
-/// Nodes that left memory and whose page is bad are folded from the leaf pages; where those cannot be
-/// read either, checkpoints wait, and so does whoever needs the nodes.
-#[test]
-fn nodes_whose_page_is_bad_are_folded_anew() {
-    for leaves_fail in [false, true] {
-        let mut setup = setup(500);
-        setup.nodes_stay = false;
-        let (image, mut model) = at_rest(&setup);
-        let disk = SimDisk::from_image_with(&image, 3, unrecorded());
-        let (db, runtime) = setup.open(&disk, 1).expect("opens");
-        commit(&db, Vec::new()).expect("an empty commit");
-        runtime.step_some(200);
-        for file in ["image", "spill"] {
-            disk.inject(FaultRule::nth(
-                Operation::Read,
-                file,
-                1,
-                FaultRepeats::Forever,
-                Fault::Errno(code::EIO),
-            ));
-        }
-        if !leaves_fail {
-            assert_eq!(commits(&setup, &db, &runtime, &mut model, "nodes fail"), 0);
-            assert!(db.metrics().checkpoints > 0);
-            db.drain(0).expect("leaf pages are readable");
-            db.close().expect("closed");
-            continue;
-        }
-        disk.inject(FaultRule::nth(
-            Operation::Read,
-            "leaf",
-            1,
-            FaultRepeats::Forever,
-            Fault::Errno(code::EIO),
-        ));
-        runtime.step_some(200);
-        let drained = db.drain(0);
-        assert!(matches!(drained, Err(Error::Quarantined { .. })), "{drained:?}");
-        disk.heal();
-        runtime.clock().advance(Duration::from_secs(61));
-        db.drain(0).expect("healed");
-        assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
-        assert_eq!(commits(&setup, &db, &runtime, &mut model, "healed"), 0);
-        db.close().expect("closed");
-    }
-}
-
-/// Whoever needs nodes tries their page, even a quarantined one: a close once failed for up to a minute on an error
-/// that was no longer true, and a checkpoint waited as long without one read.
-#[test]
-fn a_page_of_nodes_that_reads_well_again_is_back_at_once() {
-    for closes in [true, false] {
-        let mut setup = setup(600);
-        setup.nodes_stay = false;
-        let (image, mut model) = at_rest(&setup);
-        let disk = SimDisk::from_image_with(&image, 3, unrecorded());
-        let (db, runtime) = setup.open(&disk, 1).expect("opens");
-        commit(&db, Vec::new()).expect("an empty commit");
-        runtime.step_some(200);
-        for file in ["image", "spill", "leaf"] {
-            let fault = Fault::Errno(code::EIO);
-            disk.inject(FaultRule::nth(Operation::Read, file, 1, FaultRepeats::Forever, fault));
-        }
-        // Many trials: the next is far off.
-        for _ in 0..7 {
-            let drained = db.drain(0);
-            assert!(matches!(drained, Err(Error::Quarantined { .. })), "{drained:?}");
-            runtime.clock().advance(Duration::from_secs(61));
-        }
-        let drained = db.drain(0);
-        assert!(matches!(drained, Err(Error::Quarantined { .. })), "{drained:?}");
-        assert!(db.quarantined().iter().any(|aside| aside.file != "leaf"));
-        disk.heal();
-        if closes {
-            db.close().expect("the page reads well");
-            continue;
-        }
-        // Commits need the nodes, and bring the page back for all.
-        assert_eq!(commits(&setup, &db, &runtime, &mut model, "healed"), 0);
-        assert!(
-            db.quarantined().iter().all(|aside| aside.file == "leaf"),
-            "{:?}",
-            db.quarantined()
-        );
-        assert!(db.metrics().checkpoints > 0);
-        db.close().expect("closed");
-    }
 }
 
 /// The oldest four neighbours were tried again for ever, and no others were merged: each commit's run stayed.

@@ -179,7 +179,7 @@ fn scrubbed(db: &SimDb) -> ScrubReport {
 
 /// The kind of a file, for what the test has come across.
 fn kind_of(file: &str) -> &'static str {
-    ["leaf", "overflow", "image", "log", "super", "spill"]
+    ["leaf", "overflow", "image", "log", "super"]
         .into_iter()
         .find(|kind| file.starts_with(kind))
         .unwrap_or("others")

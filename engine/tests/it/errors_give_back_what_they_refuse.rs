@@ -26,7 +26,7 @@ fn setup() -> Setup {
         flush_at: 2,
         durability: pleach::Durability::Commit,
         cache_kib: 512,
-        nodes_stay: true,
+        keeps_lines: true,
         checkpoint_regions: 256,
         history: 0,
         history_bytes: 64 << 20,

@@ -15,7 +15,7 @@ fn a_long_value_replaced_while_it_is_flushed_is_given_up_once() {
         flush_at: 1,
         durability: Durability::Commit,
         cache_kib: 512,
-        nodes_stay: true,
+        keeps_lines: true,
         checkpoint_regions: 2,
         history: 0,
         history_bytes: 64 << 20,

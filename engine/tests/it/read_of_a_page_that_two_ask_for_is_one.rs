@@ -106,25 +106,22 @@ impl Cold {
         });
     }
 
-    /// No page was read twice, nobody waited in vain, and the counters tell of what the device did. Gives
-    /// the leaf and branch pages that were read.
-    fn each_was_read_once(&self) -> (u64, u64) {
+    /// No page was read twice, nobody waited in vain, and the counters tell of what the device did. Gives the number of
+    /// leaf pages that were read.
+    fn each_was_read_once(&self) -> u64 {
         let reads = self.gate.reads();
         let twice: Vec<_> = reads.iter().filter(|(_, count)| **count > 1).collect();
         assert!(twice.is_empty(), "{} of {} pages: {twice:?}", twice.len(), reads.len());
         assert_eq!(self.gate.waits().1, 0, "a reader waited in vain");
         let leaves = reads.keys().filter(|(file, _)| file == "leaf").count() as u64;
-        let branches = reads.len() as u64 - leaves;
         let metrics = self.db.metrics();
         assert_eq!(metrics.cache_misses + metrics.page_rereads, leaves);
-        let before = self.opened.upper_trie_pages_read;
-        assert_eq!(metrics.upper_trie_pages_read - before, branches);
-        (leaves, branches)
+        leaves
     }
 
     /// The same, and every leaf page was read.
     fn all_were_read_once(&self) {
-        assert_eq!(self.each_was_read_once().0, self.opened.leaf_pages);
+        assert_eq!(self.each_was_read_once(), self.opened.leaf_pages);
         assert!(self.opened.leaf_pages > 200, "{} pages", self.opened.leaf_pages);
     }
 }
@@ -250,7 +247,7 @@ fn readers_of_one_key() {
     let session = cold.session();
     let read = || Reader::read(&session, &keys[..1]);
     cold.meet([read(), read(), read(), read()]);
-    assert_eq!(cold.each_was_read_once(), (1, 0));
+    assert_eq!(cold.each_was_read_once(), 1);
     assert_eq!(cold.gate.waits().0, 3, "all but one have waited");
 }
 
@@ -322,33 +319,6 @@ fn a_flush_and_readers() {
             cold.all_were_read_once();
             assert!(cold.db.metrics().pages_written > 0);
         }
-    }
-}
-
-/// A cold database whose regions' nodes are on the device.
-fn without_nodes(in_flight: usize) -> Cold {
-    Cold::open(loaded(), options(in_flight).tune(|tuning| tuning.trie_cache = Some(0)))
-}
-
-#[test]
-fn nodes_of_regions() {
-    for depth in DEPTHS {
-        let (cold, keys) = (without_nodes(depth), keys());
-        let session = cold.session();
-        cold.meet([Reader::prefetch(&session, &keys), Reader::finish(cold.session(), &keys)]);
-        cold.all_were_read_once();
-        let (_, branches) = cold.each_was_read_once();
-        assert!(branches > 2, "{branches} regions have come back");
-        let cold = without_nodes(depth);
-        let session = cold.session();
-        let few: Vec<Key> = keys.iter().rev().take(64).copied().collect();
-        cold.meet([
-            Reader::finish(cold.session(), &few),
-            Reader::finish(cold.session(), &keys),
-            Reader::late_prefetch(&session, &keys),
-        ]);
-        cold.all_were_read_once();
-        assert_eq!(cold.each_was_read_once().1, branches);
     }
 }
 

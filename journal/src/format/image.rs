@@ -8,7 +8,6 @@
 //! So a page of an earlier image (a lost write) is found, even when all its other contents are right.
 
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::region::NodeFile;
 use pleach_core::page::branch::{
     BranchBuilder, BranchEntry, BranchHeader, BranchView, MAX_ENTRIES,
 };
@@ -27,14 +26,6 @@ use super::table::{ImageTable, StreamRef};
 const RUN: usize = 256;
 /// Pages of the first write: enough for a small database's image.
 const FIRST_RUN: usize = 16;
-
-/// An image file, as the regions' type has it.
-pub const fn node_file(file: ImageFile) -> NodeFile {
-    match file {
-        ImageFile::A => NodeFile::ImageA,
-        ImageFile::B => NodeFile::ImageB,
-    }
-}
 
 /// A written branch page, as its parent names it.
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +236,6 @@ fn parents(children: &[WrittenBranch]) -> Vec<(Prefix, std::ops::Range<usize>)> 
 pub struct ImageReader {
     device: Disk,
     file: File,
-    which: ImageFile,
     name: &'static str,
     database: u64,
     pages: u64,
@@ -269,7 +259,6 @@ impl ImageReader {
         Ok(Self {
             device: device.clone(),
             file: handle,
-            which: file,
             name,
             database,
             pages,
@@ -277,11 +266,6 @@ impl ImageReader {
             buf,
             held: (0, 0),
         })
-    }
-
-    /// The file, as the regions' type has it.
-    pub fn node_file(&self) -> NodeFile {
-        node_file(self.which)
     }
 
     fn identity(&self, page: u64) -> Identity {

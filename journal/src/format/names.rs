@@ -13,8 +13,6 @@ pub(crate) const INCARNATION_SPARE: &str = "incarnation.spare";
 pub const LEAF_FILE: &str = "leaf";
 /// Values too long for a leaf page.
 pub const OVERFLOW_FILE: &str = "overflow";
-/// Branch pages that were evicted between two checkpoints.
-pub const SPILL_FILE: &str = "spill";
 /// Pairs of a bulk load that did not fit into its memory.
 pub const LOAD_SPILL_FILE: &str = "load-spill";
 /// Marker of an unfinished creation.
@@ -86,7 +84,7 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
 
 /// The names of a database's files except its log segments.
 pub fn fixed() -> impl Iterator<Item = &'static str> {
-    let others = [SPILL_FILE, OLD_NOTICE, SEGMENT_TEMPORARY, UNFINISHED];
+    let others = [OLD_NOTICE, SEGMENT_TEMPORARY, UNFINISHED];
     REQUIRED.into_iter().chain(IMAGES).chain(SPARES).chain(others)
 }
 

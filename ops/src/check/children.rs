@@ -174,7 +174,7 @@ impl ChildrenCheck {
         if state.is_plain() {
             return;
         }
-        let Some(expected) = state.node(child).copied() else { return };
+        let expected = *state.node(child);
         let prefix = state.children().prefix(child);
         let found = if view.is_none() && changes.is_empty() {
             TERMINATOR

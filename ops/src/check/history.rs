@@ -88,10 +88,10 @@ impl HistoryCheck<'_> {
                     let prefix = state.children().prefix(child);
                     let count = left.partition_point(|(_, key, _)| prefix.covers(key));
                     let (below, rest) = left.split_at(count);
-                    match state.node(child) {
-                        Some(node) if below.is_empty() => self.now.push((tip, prefix, *node)),
-                        _ if self.page(&state, child, below).is_none() => return Ok(None),
-                        _ => {}
+                    if below.is_empty() {
+                        self.now.push((tip, prefix, *state.node(child)));
+                    } else if self.page(&state, child, below).is_none() {
+                        return Ok(None);
                     }
                     left = rest;
                 }

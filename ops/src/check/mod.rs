@@ -282,8 +282,8 @@ impl Checker<'_> {
         for (namespace, region) in regions {
             let at = format!("{}region {:?}", of(namespace), region.prefix());
             let state = region.read();
-            if let Some(nodes) = state.resident_nodes()
-                && nodes.own_node() != state.own_node()
+            if !state.is_plain()
+                && state.computed_lines(self.opened.hasher).own_node() != state.own_node()
             {
                 self.finding(format!("{at}: its node does not follow from its children's"));
             }

@@ -100,7 +100,6 @@ pub(crate) fn claimed(bytes: &[u8]) -> (Page, Identity) {
     let kind = match page[32] {
         2 => FileKind::Overflow,
         3 => FileKind::Image,
-        4 => FileKind::Spill,
         _ => FileKind::Leaf,
     };
     let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use pleach_core::Prefix;
+use pleach_beatree::region::LineBudget;
+use pleach_core::{Node, Prefix};
 use pleach_io::PAGE;
 
 use crate::metrics::Counters;
@@ -35,27 +36,21 @@ const LEARNING_ACCESS: usize = 1024;
 pub(crate) struct Budget {
     /// Bytes for everything that grows.
     bytes: u64,
-    /// Most bytes of nodes in memory, if the caller set it.
-    nodes: Option<u64>,
+    /// Most bytes of lines, if the caller set it.
+    most_lines: Option<u64>,
+    /// Room for the lines of regions.
+    pub(crate) lines: Arc<LineBudget>,
     /// Changes of a page before it is rewritten.
     flush_at: u8,
     /// Bytes of log that make a checkpoint due.
     log_limit: u64,
-    /// Bytes of the index, as of the last measurement.
+    /// Bytes of the index without the nodes of pages, as of the last measurement.
     index: AtomicUsize,
     /// Bytes that the leaf cache has; locked while that changes.
     leaf_cache: Mutex<usize>,
     /// Bytes of blocks, witnesses and overlays when the cache was last fitted.
     fitted: AtomicUsize,
     counters: Arc<Counters>,
-}
-
-/// Most bytes of nodes in memory, and who set them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeLimit {
-    pub(crate) bytes: u64,
-    /// True when the caller set the limit; then it holds whatever the number of pages.
-    pub(crate) is_explicit: bool,
 }
 
 impl Budget {
@@ -68,14 +63,16 @@ impl Budget {
     ) -> Self {
         let budget = Self {
             bytes: options.cache_bytes,
-            nodes: options.tuning.trie_cache,
+            most_lines: options.tuning.trie_cache,
+            lines: Arc::default(),
             flush_at: options.tuning.flush_at,
             log_limit,
-            index: AtomicUsize::new(index),
+            index: AtomicUsize::new(0),
             leaf_cache: Mutex::default(),
             fitted: AtomicUsize::new(0),
             counters,
         };
+        budget.set_index(index);
         *budget.leaf_cache.lock() = budget.leaf_cache_share(0);
         budget
     }
@@ -90,8 +87,8 @@ impl Budget {
         *self.leaf_cache.lock()
     }
 
-    /// Bytes that buffered changes, nodes, the index, the fixed parts below and `more` bytes leave to the leaf cache,
-    /// at least an eighth of the budget.
+    /// Bytes that buffered changes, nodes, the index, the fixed parts below and `more` bytes leave to the leaf cache, at
+    /// least an eighth of the budget.
     fn leaf_cache_share(&self, more: usize) -> usize {
         let half = usize::try_from(self.bytes / 2).unwrap_or(usize::MAX);
         let others = self.values_bytes() + self.batch_bytes() + self.index.load(Ordering::Relaxed);
@@ -103,9 +100,13 @@ impl Budget {
         self.outcome_bytes() + self.sorter_bytes() + self.witness_bytes()
     }
 
-    /// Sets the bytes of the index.
+    /// Sets the bytes of the index. The nodes of pages have a share of their own, and lines what they leave of it.
     pub(crate) fn set_index(&self, bytes: usize) {
-        self.index.store(bytes, Ordering::Relaxed);
+        let pages = self.counters.leaf_pages_with_nodes.load(Ordering::Relaxed);
+        let (share, nodes) = (self.bytes / 4, pages * size_of::<Node>() as u64);
+        self.lines.set_limit(self.most_lines.unwrap_or(share.saturating_sub(nodes)));
+        let within = usize::try_from(nodes.min(share)).unwrap_or(usize::MAX);
+        self.index.store(bytes.saturating_sub(within), Ordering::Relaxed);
     }
 
     /// True when blocks, witnesses and overlays have changed so much since the cache was last fitted that it is worth
@@ -216,11 +217,6 @@ impl Budget {
         (self.fraction(128) / PAGE).max(1)
     }
 
-    /// The limit of nodes in memory.
-    pub(crate) fn node_limit(&self) -> NodeLimit {
-        NodeLimit { bytes: self.nodes.unwrap_or(self.bytes / 4), is_explicit: self.nodes.is_some() }
-    }
-
     /// Bytes that buffered changes may take.
     pub(crate) fn buffered_limit(&self) -> u64 {
         self.bytes / 4
@@ -295,6 +291,8 @@ impl FlushPolicy {
 
 #[cfg(test)]
 mod tests {
+    use pleach_core::tree::Tiling;
+
     use super::*;
 
     /// The number of due pages among 1,000 with this number of changes.
@@ -359,6 +357,29 @@ mod tests {
         assert_eq!(fit(0, 0), Some(alone));
         budget.set_index(4 << 20);
         assert_eq!(fit(0, 0), Some(alone - (3 << 20)));
+    }
+
+    #[test]
+    fn lines_have_what_the_nodes_of_pages_leave_of_a_quarter() {
+        let pages = |mib: u64| (mib << 20) / size_of::<Node>() as u64;
+        let shares = |nodes_mib, index_mib: usize| {
+            let counters = Counters {
+                leaf_pages_with_nodes: AtomicU64::new(pages(nodes_mib)),
+                ..Counters::default()
+            };
+            let options = Options::new("unused").cache_mib(1024);
+            let budget = Budget::new(&options, 0, index_mib << 20, Arc::new(counters));
+            let room =
+                (1..).take_while(|_| budget.lines.take(1 << 16).map(std::mem::forget).is_some());
+            (room.count() * Tiling::bytes_of(1 << 16) >> 20, budget.leaf_cache_bytes() >> 20)
+        };
+        let (lines, leaf) = shares(0, 0);
+        assert!((250..=256).contains(&lines), "{lines}");
+        // 2^27 accounts: the leaf cache pays for the rest of the index.
+        assert_eq!(shares(67, 127).1, leaf - 60);
+        assert!((184..=189).contains(&shares(67, 127).0));
+        // 2^29: nodes beyond their share, too.
+        assert_eq!(shares(268, 510), (0, leaf - 254));
     }
 
     #[test]

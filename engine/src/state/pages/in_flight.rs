@@ -1,8 +1,8 @@
 //! Pages that are being read, so that a second reader of a page waits for the first.
 //!
 //! Invariants:
-//! * a claimed page is in the table from before its read is enqueued until the page is in the cache (or its region, for
-//!   nodes), or the read has failed or was abandoned;
+//! * a claimed page is in the table from before its read is enqueued until the page is in the cache, or the read has
+//!   failed or was abandoned;
 //! * each entry has one [`Claim`], which removes it when dropped, whatever happens, and wakes the waiters of the page,
 //!   if there are any;
 //! * nobody waits longer than [`PATIENCE`], and then reads the page without a claim. So a sleeping reader with claims
@@ -17,20 +17,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pleach_beatree::PageNo;
-use pleach_beatree::region::NodePage;
 use pleach_io::{Event, Executor};
 
 /// How long anybody waits for another reader's page.
 const PATIENCE: Duration = Duration::from_millis(100);
-
-/// A page of either file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum PageId {
-    /// A leaf page.
-    Leaf(PageNo),
-    /// A branch page.
-    Nodes(NodePage),
-}
 
 /// Why pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +33,11 @@ pub(crate) enum ReadMode {
     Flush,
 }
 
-/// The pages that are being read.
+/// The leaf pages that are being read.
 pub(crate) struct InFlight {
     runtime: Executor,
     /// Each page, and whether anybody waits for it.
-    pages: Mutex<HashMap<PageId, bool>>,
+    pages: Mutex<HashMap<PageNo, bool>>,
     /// Wakes the waiters.
     done: Event,
 }
@@ -55,7 +45,7 @@ pub(crate) struct InFlight {
 /// The right, and the duty, to read a page.
 pub(crate) struct Claim {
     table: Arc<InFlight>,
-    page: PageId,
+    page: PageNo,
     /// True while the page is in the table.
     held: bool,
 }
@@ -67,7 +57,7 @@ impl InFlight {
     }
 
     /// Claims a page for the caller to read; `None` when somebody else reads it already.
-    pub(crate) fn claim(self: &Arc<Self>, page: PageId) -> Option<Claim> {
+    pub(crate) fn claim(self: &Arc<Self>, page: PageNo) -> Option<Claim> {
         match self.pages.lock().entry(page) {
             Entry::Occupied(_) => None,
             Entry::Vacant(entry) => {
@@ -78,7 +68,7 @@ impl InFlight {
     }
 
     /// Waits until nobody reads the page, but at most [`PATIENCE`]. False when it is still being read.
-    pub(crate) fn wait(&self, page: PageId) -> bool {
+    pub(crate) fn wait(&self, page: PageNo) -> bool {
         // Noted under the lock, so that the claim which removes the page later knows of the waiter.
         let mut landed = || match self.pages.lock().get_mut(&page) {
             None => true,
@@ -135,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    fn page(number: u32) -> PageId {
-        PageId::Leaf(PageNo::new(number))
+    fn page(number: u32) -> PageNo {
+        PageNo::new(number)
     }
 
     #[test]

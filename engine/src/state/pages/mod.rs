@@ -1,11 +1,10 @@
 //! The present state by page: where pages lie ([`index`]), how they are read ([`in_flight`], [`reader`],
-//! [`run_reader`]), kept ([`store`]) and quarantined ([`quarantine`]), and which are in use ([`space`]); nodes beyond
-//! memory ([`nodes`]); values too long for a page ([`overflow`], [`long_values`]).
+//! [`run_reader`]), kept ([`store`]) and quarantined ([`quarantine`]), and which are in use ([`space`]); values
+//! too long for a page ([`overflow`], [`long_values`]).
 
 pub(crate) mod in_flight;
 pub(crate) mod index;
 pub(crate) mod long_values;
-pub(crate) mod nodes;
 pub(crate) mod overflow;
 pub(crate) mod quarantine;
 pub(crate) mod reader;

@@ -204,11 +204,6 @@ impl Quarantine {
         self.pages.lock().values().map(|entry| entry.listed.clone()).collect()
     }
 
-    /// The error of a quarantined page.
-    pub(super) fn error_of(&self, file: &'static str, page: u64) -> Option<Error> {
-        self.lock_if_any()?.get(&(file, page)).map(|entry| entry.listed.error.clone())
-    }
-
     /// The error for callers that wait for these pages alone; `None` when there are none.
     pub(crate) fn error_for_waiters(&self) -> Option<Error> {
         let pages = self.pages.lock();

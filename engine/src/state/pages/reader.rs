@@ -1,41 +1,27 @@
 //! The one way in which many pages are read at once: a ring, its slots, and the table of pages in flight.
 //!
 //! A caller enqueues a request ([`PageReader::enqueue`]), does other work, and takes pages that are done
-//! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in their region, each with the purpose
-//! that the caller gave. A page that somebody else is reading is not enqueued; the caller gets
-//! [`Submission::ReadElsewhere`], and waits for the page with [`Store::leaf`](super::store::Store::leaf) or
-//! [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), when it has nothing in flight itself, so that
-//! no two readers wait for each other.
+//! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache, each with the purpose that the caller gave. A page that somebody else is reading is not enqueued; the caller gets
+//! [`Submission::ReadElsewhere`], and waits for the page with [`Store::leaf`], when it has nothing in flight itself, so
+//! that no two readers wait for each other.
 //!
 //! Reads go into registered memory, a page for each slot, which the kernel pins once (`docs/decisions/history.md`, 0001). A page is
 //! copied into the cache, so the slot is free again at once.
 
 use std::sync::Arc;
 
-use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::region::NodePage;
-use pleach_io::{Completion, PAGE, PageBuf, PagePool, Queue, Request, RequestKind};
+use pleach_io::{Completion, PAGE, PagePool, Queue, Request, RequestKind};
 
-use super::in_flight::{Claim, InFlight, PageId, ReadMode};
+use super::in_flight::{Claim, InFlight, ReadMode};
 use super::index::PageRef;
-use super::nodes::NodeStore;
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 
 /// Number of pages after which waiters are woken: a wake-up costs more than a page.
 const NOTIFY_EVERY: usize = 32;
-
-/// A page to be read.
-#[derive(Clone, Debug)]
-pub(crate) enum PageRequest {
-    /// A leaf page.
-    Leaf(PageRef),
-    /// The branch page with a region's nodes.
-    Nodes(Arc<Region>, NodePage),
-}
 
 /// The result of enqueuing a page.
 #[derive(Debug)]
@@ -48,13 +34,11 @@ pub(crate) enum Submission<T> {
     ReadElsewhere(T),
 }
 
-/// A page that was read.
+/// A leaf page that was read, in the cache.
 #[derive(Debug)]
-pub(crate) enum LoadedPage {
-    /// A leaf page, in the cache.
-    Leaf(PageRef, Arc<CachedPage>),
-    /// Nodes, in their region if they are still its own.
-    Nodes,
+pub(crate) struct LoadedPage {
+    pub(crate) at: PageRef,
+    pub(crate) page: Arc<CachedPage>,
 }
 
 /// Reads pages through a ring. One thread uses it: a ring has a single issuer.
@@ -74,7 +58,7 @@ pub(crate) struct PageReader<T> {
 }
 
 struct ReadSlot<T> {
-    request: PageRequest,
+    at: PageRef,
     purpose: T,
     claim: Claim,
 }
@@ -114,54 +98,25 @@ impl<T> PageReader<T> {
     ///
     /// # Panics
     /// When there is no room.
-    pub(crate) fn enqueue(
-        &mut self,
-        nodes: &NodeStore,
-        request: PageRequest,
-        purpose: T,
-    ) -> Submission<T> {
-        let store = &nodes.files.store;
-        let (id, file, page) = match &request {
-            PageRequest::Leaf(at) => (PageId::Leaf(at.page), &store.leaf, u64::from(at.page)),
-            PageRequest::Nodes(_, node_page) => {
-                (PageId::Nodes(*node_page), nodes.files.file(node_page), node_page.page)
-            }
-        };
-        let Some(claim) = self.in_flight.claim(id) else {
+    pub(crate) fn enqueue(&mut self, store: &Store, at: PageRef, purpose: T) -> Submission<T> {
+        let Some(claim) = self.in_flight.claim(at.page) else {
             return Submission::ReadElsewhere(purpose);
         };
         // Checked again: another reader may have finished just now.
-        match &request {
-            PageRequest::Leaf(at) => {
-                if let Some(page) = store.cache.get(at.page, at.tag) {
-                    return Submission::Loaded(purpose, LoadedPage::Leaf(*at, page));
-                }
-            }
-            PageRequest::Nodes(region, node_page) => {
-                if region.read().paged_nodes() != Some(*node_page) {
-                    return Submission::Loaded(purpose, LoadedPage::Nodes);
-                }
-            }
+        if let Some(page) = store.cache.get(at.page, at.tag) {
+            return Submission::Loaded(purpose, LoadedPage { at, page });
         }
         let slot = self.free.pop().expect("the caller has seen that there is room");
-        if let PageRequest::Leaf(_) = request {
-            store.count_miss(self.mode);
-        }
+        store.count_miss(self.mode);
         self.queue.push(Request {
-            file: file.clone(),
+            file: store.leaf.clone(),
             kind: RequestKind::Read,
-            offset: page_offset(page),
+            offset: page_offset(u64::from(at.page)),
             buf: self.memory.take().expect("as many pages as slots"),
             token: slot as u64,
         });
-        self.slots[slot] = Some(ReadSlot { request, purpose, claim });
+        self.slots[slot] = Some(ReadSlot { at, purpose, claim });
         Submission::InFlight
-    }
-
-    /// True when this page of nodes is being read through this reader.
-    pub(crate) fn is_reading_nodes(&self, node_page: &NodePage) -> bool {
-        let same = |slot: &ReadSlot<T>| matches!(&slot.request, PageRequest::Nodes(_, at) if at == node_page);
-        self.slots.iter().flatten().any(same)
     }
 
     /// Passes enqueued requests to the device, without waiting.
@@ -170,9 +125,9 @@ impl<T> PageReader<T> {
     }
 
     /// Returns a page that is done, without waiting.
-    pub(crate) fn poll(&mut self, nodes: &NodeStore) -> Option<(T, Result<LoadedPage>)> {
+    pub(crate) fn poll(&mut self, store: &Store) -> Option<(T, Result<LoadedPage>)> {
         let completion = self.queue.poll()?;
-        Some(self.complete(nodes, completion))
+        Some(self.complete(store, completion))
     }
 
     /// Waits until `count` pages are done, or all that are in flight, and returns one of them; the rest are polled.
@@ -182,42 +137,26 @@ impl<T> PageReader<T> {
     /// Of the ring: what is in flight is unknown then, and the caller drops the reader.
     pub(crate) fn wait(
         &mut self,
-        nodes: &NodeStore,
+        store: &Store,
         count: usize,
     ) -> Result<Option<(T, Result<LoadedPage>)>> {
         let completion = self.queue.wait_for(count)?;
-        Ok(completion.map(|completion| self.complete(nodes, completion)))
+        Ok(completion.map(|completion| self.complete(store, completion)))
     }
 
-    fn complete(&mut self, nodes: &NodeStore, completion: Completion) -> (T, Result<LoadedPage>) {
+    fn complete(&mut self, store: &Store, completion: Completion) -> (T, Result<LoadedPage>) {
         let slot = usize::try_from(completion.token).expect("a slot's number");
-        let ReadSlot { request, purpose, claim } =
-            self.slots[slot].take().expect("asked for before");
+        let ReadSlot { at, purpose, claim } = self.slots[slot].take().expect("asked for before");
         self.free.push(slot);
         let read = completion.result.map_err(Error::from);
-        let done = read.and_then(|()| self.install_page(nodes, &request, &completion.buf));
+        let admitted = read.and_then(|()| store.admit(at, &completion.buf, self.mode));
+        let done = admitted.map(|page| LoadedPage { at, page });
         self.awaited |= claim.complete();
         self.unnotified += 1;
         if self.unnotified >= NOTIFY_EVERY || self.in_flight() < NOTIFY_EVERY {
             self.notify_waiters();
         }
         (purpose, done)
-    }
-
-    fn install_page(
-        &self,
-        nodes: &NodeStore,
-        request: &PageRequest,
-        buf: &PageBuf,
-    ) -> Result<LoadedPage> {
-        match request {
-            PageRequest::Leaf(at) => {
-                nodes.files.store.admit(*at, buf, self.mode).map(|page| LoadedPage::Leaf(*at, page))
-            }
-            PageRequest::Nodes(region, node_page) => {
-                nodes.install_nodes(region, node_page, buf).map(|()| LoadedPage::Nodes)
-            }
-        }
     }
 
     /// Wakes the waiters of pages that are done.

@@ -20,7 +20,7 @@ use pleach_core::{Key, Prefix};
 use pleach_io::{Disk, Executor, File, PageBuf};
 use pleach_journal::format::names::LEAF_FILE;
 
-use super::in_flight::{InFlight, PageId, ReadMode};
+use super::in_flight::{InFlight, ReadMode};
 use super::index::{PageRef, child_page};
 use super::quarantine::{PageName, Quarantine, QuarantineReason};
 use crate::error::{Error, Result};
@@ -130,12 +130,11 @@ impl Store {
         if let Some(page) = self.cached(at, mode) {
             return Ok(page);
         }
-        let id = PageId::Leaf(at.page);
-        let mut claim = self.in_flight.claim(id);
+        let mut claim = self.in_flight.claim(at.page);
         if claim.is_none() {
             // Another reader has claimed it. Afterwards the page is in the cache, or that reader has failed.
-            self.in_flight.wait(id);
-            claim = self.in_flight.claim(id);
+            self.in_flight.wait(at.page);
+            claim = self.in_flight.claim(at.page);
         }
         // Checked again: another reader may have finished before the claim.
         if let Some(page) = self.cached(at, mode) {

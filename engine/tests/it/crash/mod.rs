@@ -64,7 +64,7 @@ pub struct Setup {
     pub flush_at: u8,
     pub durability: Durability,
     pub cache_kib: u64,
-    pub nodes_stay: bool,
+    pub keeps_lines: bool,
     /// Regions that a checkpoint serialises in one step.
     pub checkpoint_regions: usize,
     /// Past commits that can be read.
@@ -84,7 +84,7 @@ impl Setup {
             flush_at: [1, 2, 3][rng.index(3)],
             durability: Durability::Commit,
             cache_kib: [256, 512, 4096][rng.index(3)],
-            nodes_stay: rng.below(2) == 0,
+            keeps_lines: rng.below(2) == 0,
             // Few, so that commits and flushes fall between the regions of an image.
             checkpoint_regions: 1 + rng.index(4),
             history: 0,
@@ -106,7 +106,7 @@ impl Setup {
             .in_flight(4)
             .durability(self.durability)
             .tune(|tuning| tuning.flush_at = self.flush_at)
-            .tune(|tuning| tuning.trie_cache = (!self.nodes_stay).then_some(0))
+            .tune(|tuning| tuning.trie_cache = (!self.keeps_lines).then_some(0))
             .log_limit_bytes(64 << 10)
             .tune(|tuning| tuning.checkpoint_regions = self.checkpoint_regions)
             .history(self.history)
