@@ -1,27 +1,28 @@
-//! The order of locks, asserted in debug builds; release builds compile none of it.
+//! The order of locks, asserted in debug builds. In release builds a lock with a rank is the lock alone.
 //!
-//! Each lock has a [`Rank`]. A thread that holds a lock waits only for locks of higher rank, so that no two threads can
-//! wait for each other. This crate has one ranked lock, the region's ([`REGION`]); the engine's table has all ranks.
+//! Each lock is made by its [`Rank`]. A thread that holds a lock waits only for locks of higher rank, so that no two
+//! threads can wait for each other. What is taken without waiting may be of any rank. This crate has the locks of a
+//! region ([`REGION`]) and of a cache shard; the engine's table has all ranks.
 //!
-//! Debug builds also count how often the locks of each rank are taken, and how often a thread had to wait ([`counts`]).
+//! Debug builds also count how often the locks of each rank are waited for, and how often another thread had them
+//! ([`counts`]).
 //!
 //! ```
-//! use pleach_beatree::lock_order::{Rank, RankedGuard};
+//! use pleach_beatree::lock_order::Rank;
 //!
 //! const FIRST: Rank = Rank::new(1, "first");
 //! const SECOND: Rank = Rank::new(2, "second");
-//! let (one, two) = (std::sync::Mutex::new(1), std::sync::Mutex::new(2));
-//! let first = RankedGuard::wait(FIRST, || one.lock().expect("no panic"));
-//! let second = RankedGuard::wait(SECOND, || two.lock().expect("no panic"));
+//! let (one, two) = (FIRST.mutex(1), SECOND.rw_lock(2));
+//! // The other way round panics in a debug build.
+//! let first = one.lock();
+//! let second = two.read();
 //! assert_eq!(*first + *second, 3);
 //! ```
-
-use core::ops::{Deref, DerefMut};
 
 /// A region's state.
 pub const REGION: Rank = Rank::new(7, "a region").repeatable();
 
-/// A shard of the page cache. No lock is waited for under it; it is counted, and not asserted.
+/// A shard of the page cache.
 pub const CACHE_SHARD: Rank = Rank::new(9, "a cache shard");
 
 /// The place of a lock in the order.
@@ -47,85 +48,159 @@ impl Rank {
     }
 }
 
-/// A guard of a lock that has a rank.
-#[derive(Debug)]
-pub struct RankedGuard<G> {
-    guard: G,
-    _rank: HeldRank,
-}
-
-impl<G> RankedGuard<G> {
-    /// Takes a lock, waiting for it.
-    ///
-    /// # Panics
-    /// In a debug build, when this thread holds a lock of the same rank or a higher one, unless it takes a
-    /// repeatable one again.
-    #[inline]
-    pub fn wait(rank: Rank, lock: impl FnOnce() -> G) -> Self {
-        // Before waiting: a deadlocked thread reports nothing.
-        let held = HeldRank::new(rank, true);
-        Self { guard: lock(), _rank: held }
-    }
-
-    /// Takes a lock: by `attempt` if it is free, else waiting for it by `lock`. Release builds only call `lock`.
-    ///
-    /// # Panics
-    /// As [`RankedGuard::wait`].
-    #[inline]
-    pub fn acquire(
-        rank: Rank,
-        attempt: impl FnOnce() -> Option<G>,
-        lock: impl FnOnce() -> G,
-    ) -> Self {
-        let held = HeldRank::new(rank, true);
-        Self { guard: counted(rank, attempt, lock), _rank: held }
-    }
-
-    /// Takes a lock if it is free, in any order, since it does not wait. Locks taken afterwards are checked.
-    #[inline]
-    pub fn attempt(rank: Rank, lock: impl FnOnce() -> Option<G>) -> Option<Self> {
-        lock().map(|guard| Self { guard, _rank: HeldRank::new(rank, false) })
-    }
-}
-
-impl<G: Deref> Deref for RankedGuard<G> {
-    type Target = G::Target;
-
-    #[inline]
-    fn deref(&self) -> &G::Target {
-        &self.guard
-    }
-}
-
-impl<G: DerefMut> DerefMut for RankedGuard<G> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.guard
-    }
-}
-
 #[cfg(debug_assertions)]
-pub(crate) use checked::counted;
-#[cfg(debug_assertions)]
-pub use checked::{LockCount, counts};
+pub use checked::{
+    LockCount, RankedMutex, RankedMutexGuard, RankedReadGuard, RankedRwLock, RankedWriteGuard,
+    counts,
+};
 #[cfg(not(debug_assertions))]
-pub(crate) use unchecked::counted;
+pub use parking_lot::{
+    Mutex as RankedMutex, MutexGuard as RankedMutexGuard, RwLock as RankedRwLock,
+    RwLockReadGuard as RankedReadGuard, RwLockWriteGuard as RankedWriteGuard,
+};
 
-#[cfg(debug_assertions)]
-use checked::HeldRank;
 #[cfg(not(debug_assertions))]
-use unchecked::HeldRank;
+impl Rank {
+    /// A mutex of this rank.
+    pub const fn mutex<T>(self, value: T) -> RankedMutex<T> {
+        RankedMutex::new(value)
+    }
+
+    /// A lock of this rank for readers and writers.
+    pub const fn rw_lock<T>(self, value: T) -> RankedRwLock<T> {
+        RankedRwLock::new(value)
+    }
+}
 
 #[cfg(debug_assertions)]
 mod checked {
+    use core::ops::{Deref, DerefMut};
     use std::cell::RefCell;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
     use super::Rank;
 
-    /// How often the locks of a rank were taken by [`RankedGuard::acquire`](super::RankedGuard::acquire), in the whole
-    /// process.
+    /// A mutex that has a rank. `lock` panics when this thread holds a lock of the same rank or a higher one, unless it
+    /// takes a repeatable one again.
+    #[derive(Debug)]
+    pub struct RankedMutex<T> {
+        rank: Rank,
+        lock: Mutex<T>,
+    }
+
+    /// A lock for readers and writers that has a rank. Its functions that wait panic as [`RankedMutex::lock`] does.
+    #[derive(Debug)]
+    pub struct RankedRwLock<T> {
+        rank: Rank,
+        lock: RwLock<T>,
+    }
+
+    /// A guard of a [`RankedMutex`].
+    pub type RankedMutexGuard<'a, T> = RankedGuard<MutexGuard<'a, T>>;
+    /// A reader's guard of a [`RankedRwLock`].
+    pub type RankedReadGuard<'a, T> = RankedGuard<RwLockReadGuard<'a, T>>;
+    /// A writer's guard of a [`RankedRwLock`].
+    pub type RankedWriteGuard<'a, T> = RankedGuard<RwLockWriteGuard<'a, T>>;
+
+    impl Rank {
+        /// A mutex of this rank.
+        pub const fn mutex<T>(self, value: T) -> RankedMutex<T> {
+            RankedMutex { rank: self, lock: Mutex::new(value) }
+        }
+
+        /// A lock of this rank for readers and writers.
+        pub const fn rw_lock<T>(self, value: T) -> RankedRwLock<T> {
+            RankedRwLock { rank: self, lock: RwLock::new(value) }
+        }
+
+        /// Takes a lock of this rank, waiting for it, and counts it.
+        fn wait<G>(
+            self,
+            attempt: impl FnOnce() -> Option<G>,
+            lock: impl FnOnce() -> G,
+        ) -> RankedGuard<G> {
+            // Before waiting: a deadlocked thread reports nothing.
+            let held = HeldRank::new(self, true);
+            let (name, taken, waited) = &COUNTERS[usize::from(self.number)];
+            name.get_or_init(|| self.name);
+            taken.fetch_add(1, Ordering::Relaxed);
+            let guard = attempt().unwrap_or_else(|| {
+                waited.fetch_add(1, Ordering::Relaxed);
+                lock()
+            });
+            RankedGuard { guard, _rank: held }
+        }
+
+        /// A lock of this rank that was free.
+        fn taken<G>(self, guard: G) -> RankedGuard<G> {
+            RankedGuard { guard, _rank: HeldRank::new(self, false) }
+        }
+    }
+
+    impl<T> RankedMutex<T> {
+        /// Takes the lock.
+        pub fn lock(&self) -> RankedMutexGuard<'_, T> {
+            self.rank.wait(|| self.lock.try_lock(), || self.lock.lock())
+        }
+
+        /// Takes the lock if it is free, in any order.
+        pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
+            self.lock.try_lock().map(|guard| self.rank.taken(guard))
+        }
+    }
+
+    impl<T> RankedRwLock<T> {
+        /// Takes the lock for reading.
+        pub fn read(&self) -> RankedReadGuard<'_, T> {
+            self.rank.wait(|| self.lock.try_read(), || self.lock.read())
+        }
+
+        /// Takes the lock for reading, also while a writer waits, so that this thread may have it already.
+        pub fn read_recursive(&self) -> RankedReadGuard<'_, T> {
+            self.rank.wait(|| self.lock.try_read_recursive(), || self.lock.read_recursive())
+        }
+
+        /// Takes the lock for reading if no writer has it, in any order.
+        pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
+            self.lock.try_read().map(|guard| self.rank.taken(guard))
+        }
+
+        /// Takes the lock for writing.
+        pub fn write(&self) -> RankedWriteGuard<'_, T> {
+            self.rank.wait(|| self.lock.try_write(), || self.lock.write())
+        }
+
+        /// Takes the lock for writing if it is free, in any order.
+        pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
+            self.lock.try_write().map(|guard| self.rank.taken(guard))
+        }
+    }
+
+    /// A guard of a lock that has a rank.
+    #[derive(Debug)]
+    pub struct RankedGuard<G> {
+        guard: G,
+        _rank: HeldRank,
+    }
+
+    impl<G: Deref> Deref for RankedGuard<G> {
+        type Target = G::Target;
+
+        fn deref(&self) -> &G::Target {
+            &self.guard
+        }
+    }
+
+    impl<G: DerefMut> DerefMut for RankedGuard<G> {
+        fn deref_mut(&mut self) -> &mut G::Target {
+            &mut self.guard
+        }
+    }
+
+    /// How often the locks of a rank were waited for, in the whole process.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockCount {
         /// What the locks guard.
@@ -152,31 +227,16 @@ mod checked {
         counts.collect()
     }
 
-    /// Takes a lock and counts it.
-    pub(crate) fn counted<G>(
-        rank: Rank,
-        attempt: impl FnOnce() -> Option<G>,
-        lock: impl FnOnce() -> G,
-    ) -> G {
-        let (name, taken, waited) = &COUNTERS[usize::from(rank.number)];
-        name.get_or_init(|| rank.name);
-        taken.fetch_add(1, Ordering::Relaxed);
-        attempt().unwrap_or_else(|| {
-            waited.fetch_add(1, Ordering::Relaxed);
-            lock()
-        })
-    }
-
     thread_local! {
         /// The ranks of the locks that this thread holds.
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
     #[derive(Debug)]
-    pub(super) struct HeldRank(u8);
+    struct HeldRank(u8);
 
     impl HeldRank {
-        pub(super) fn new(rank: Rank, waits: bool) -> Self {
+        fn new(rank: Rank, waits: bool) -> Self {
             // A thread that ends or unwinds is not checked.
             let higher = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
@@ -211,35 +271,10 @@ mod checked {
     }
 }
 
-#[cfg(not(debug_assertions))]
-mod unchecked {
-    use super::Rank;
-
-    #[inline]
-    pub(crate) fn counted<G>(
-        _: Rank,
-        _: impl FnOnce() -> Option<G>,
-        lock: impl FnOnce() -> G,
-    ) -> G {
-        lock()
-    }
-
-    #[derive(Debug)]
-    pub(super) struct HeldRank;
-
-    impl HeldRank {
-        #[inline]
-        pub(super) fn new(_: Rank, _: bool) -> Self {
-            Self
-        }
-    }
-}
-
-#[cfg(all(test, debug_assertions))]
+#[cfg(debug_assertions)]
+#[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    use parking_lot::{Mutex, RwLock};
 
     use super::*;
 
@@ -248,55 +283,51 @@ mod tests {
 
     #[test]
     fn a_lock_out_of_order_panics_and_leaves_no_trace() {
-        let (upper, lower) = (Mutex::new(()), Mutex::new(()));
-        let take = |rank, lock| RankedGuard::wait(rank, || Mutex::lock(lock));
+        let (upper, lower, other) = (UPPER.mutex(()), LOWER.mutex(()), LOWER.mutex(()));
         {
-            let held = take(LOWER, &lower);
-            let wrong = catch_unwind(AssertUnwindSafe(|| drop(take(UPPER, &upper))));
+            let held = lower.lock();
+            let wrong = catch_unwind(AssertUnwindSafe(|| drop(upper.lock())));
             let text = *wrong.expect_err("out of order").downcast::<String>().expect("a text");
             assert!(text.contains("the upper (rank 3) is taken under that of the lower"), "{text}");
-            let again = catch_unwind(AssertUnwindSafe(|| drop(take(LOWER, &upper))));
+            let again = catch_unwind(AssertUnwindSafe(|| drop(other.lock())));
             assert!(again.is_err(), "two of one rank");
             drop(held);
         }
         // No lock is held any more, and the right order is accepted.
-        let first = take(UPPER, &upper);
-        drop((take(LOWER, &lower), first));
+        let first = upper.lock();
+        drop((lower.lock(), first));
     }
 
     #[test]
     fn what_is_taken_is_counted_and_so_is_who_waits() {
-        const COUNTED: Rank = Rank::new(15, "a counted one");
-        let lock = Mutex::new(0);
+        let lock = Rank::new(15, "a counted one").mutex(0);
         let count = || {
             let count = counts().into_iter().find(|count| count.name == "a counted one");
             count.map_or((0, 0), |count| (count.taken, count.waited))
         };
-        let take = || RankedGuard::acquire(COUNTED, || lock.try_lock(), || lock.lock());
         assert_eq!(count(), (0, 0));
-        drop(take());
+        drop(lock.lock());
         assert_eq!(count(), (1, 0));
-        let held = lock.lock();
+        let held = lock.try_lock().expect("free");
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| *take() += 1);
+            let other = scope.spawn(|| *lock.lock() += 1);
             while count() != (2, 1) {
                 std::thread::yield_now();
             }
             drop(held);
             other.join().expect("no panic");
         });
-        assert_eq!(*take(), 1);
+        assert_eq!(*lock.lock(), 1);
     }
 
     #[test]
     fn trying_is_right_in_any_order_and_what_is_taken_then_is_not() {
-        let (upper, lower) = (Mutex::new(()), Mutex::new(()));
-        let _lower = RankedGuard::wait(LOWER, || lower.lock());
-        let tried = RankedGuard::attempt(UPPER, || upper.try_lock()).expect("free");
-        assert!(RankedGuard::attempt(UPPER, || upper.try_lock()).is_none());
+        let (upper, lower) = (UPPER.mutex(()), LOWER.mutex(()));
+        let _lower = lower.lock();
+        let tried = upper.try_lock().expect("free");
+        assert!(upper.try_lock().is_none());
         drop(tried);
-        let (one, two) = (RwLock::new(()), RwLock::new(()));
-        let _several =
-            (RankedGuard::wait(REGION, || one.read()), RankedGuard::wait(REGION, || two.write()));
+        let (one, two) = (REGION.rw_lock(()), REGION.rw_lock(()));
+        let _several = (one.read(), two.write());
     }
 }

@@ -67,7 +67,7 @@ use pleach_core::Key;
 use pleach_core::page::Page;
 use pleach_io::huge_pages::{self, HUGE_PAGE};
 
-use crate::lock_order::{CACHE_SHARD, counted};
+use crate::lock_order::{CACHE_SHARD, RankedMutex, RankedMutexGuard};
 use crate::page_no::PageNo;
 use crate::treelet::Treelet;
 use shard::Shard;
@@ -83,7 +83,7 @@ const MIN_SHARD_PAGES: usize = 32;
 /// Two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug)]
-struct ShardSlot(Mutex<Shard>);
+struct ShardSlot(RankedMutex<Shard>);
 
 /// The cache of leaf pages.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Cache {
         // Rounded down to a power of two.
         let count = 1_usize << wanted.ilog2();
         let shards =
-            (0..count).map(|_| ShardSlot(Mutex::new(Shard::new(budget / count)))).collect();
+            (0..count).map(|_| ShardSlot(CACHE_SHARD.mutex(Shard::new(budget / count)))).collect();
         Self { shards, batch: AtomicU64::new(NO_BATCH), full_blocks: Mutex::default() }
     }
 
@@ -290,9 +290,8 @@ impl Cache {
     }
 
     #[inline]
-    fn lock(&self, page_no: PageNo) -> parking_lot::MutexGuard<'_, Shard> {
-        let lock = &self.shards[shard_of(hash(page_no), self.shards.len())].0;
-        let mut shard = counted(CACHE_SHARD, || lock.try_lock(), || lock.lock());
+    fn lock(&self, page_no: PageNo) -> RankedMutexGuard<'_, Shard> {
+        let mut shard = self.shards[shard_of(hash(page_no), self.shards.len())].0.lock();
         shard.begin(self.batch.load(Ordering::Relaxed));
         shard
     }

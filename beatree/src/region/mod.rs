@@ -66,25 +66,24 @@ pub use state::{
     count_commit,
 };
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Node, TERMINATOR};
 
 pub(crate) use self::nodes::lines_over;
 use crate::children::ChildTable;
-use crate::lock_order::{REGION, RankedGuard};
+use crate::lock_order::{REGION, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 
 /// A region's state, held for reading.
-pub type ReadState<'a> = RankedGuard<RwLockReadGuard<'a, RegionState>>;
+pub type ReadState<'a> = RankedReadGuard<'a, RegionState>;
 /// A region's state, held for changing.
-pub type WriteState<'a> = RankedGuard<RwLockWriteGuard<'a, RegionState>>;
+pub type WriteState<'a> = RankedWriteGuard<'a, RegionState>;
 
 /// A region: a prefix, and its state behind a lock.
 #[derive(Debug)]
 pub struct Region {
     prefix: Prefix,
-    state: RwLock<RegionState>,
+    state: RankedRwLock<RegionState>,
 }
 
 impl Region {
@@ -124,7 +123,7 @@ impl Region {
     }
 
     pub(super) fn from_state(state: RegionState) -> Self {
-        Self { prefix: *state.children().region(), state: RwLock::new(state) }
+        Self { prefix: *state.children().region(), state: REGION.rw_lock(state) }
     }
 
     /// Prefetches the memory that a lookup reads first.
@@ -148,18 +147,18 @@ impl Region {
     /// The state, for reading.
     #[inline]
     pub fn read(&self) -> ReadState<'_> {
-        RankedGuard::acquire(REGION, || self.state.try_read(), || self.state.read())
+        self.state.read()
     }
 
     /// The state, for reading, if no writer holds it.
     #[inline]
     pub fn try_read(&self) -> Option<ReadState<'_>> {
-        RankedGuard::attempt(REGION, || self.state.try_read())
+        self.state.try_read()
     }
 
     /// The state, for changing.
     #[inline]
     pub fn write(&self) -> WriteState<'_> {
-        RankedGuard::acquire(REGION, || self.state.try_write(), || self.state.write())
+        self.state.write()
     }
 }

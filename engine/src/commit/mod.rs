@@ -127,7 +127,7 @@ fn try_commit(
         renew_priors(&mut parts, view, |prior| matches!(prior, Stored::Overflow(_)))?;
     }
     // From here to publication no regions are joined.
-    let _regions = db.hold_regions();
+    let _regions = db.tries.hold_regions();
     let layouts = db.commits.sequencer.lock().layouts;
     if target.transition.layouts != Some(layouts) {
         parts.iter_mut().for_each(join_chunks);

@@ -197,7 +197,7 @@ fn fold_view(
     output: FinishOutput,
     learns: bool,
 ) -> Result<FinishedTrie> {
-    let _regions = db.hold_regions();
+    let _regions = db.tries.hold_regions();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.begin_finish());
     let batch = Batch::new(db, view, accesses, output, learns);
     checked_in_view(view, fold_batch(finisher, &batch, root))

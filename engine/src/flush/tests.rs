@@ -579,7 +579,7 @@ fn no_regions_are_joined_while_a_batch_is_under_way() {
     let (db, _disk, runtime, making) = to_be_joined();
     let before = regions(&db);
     let state = db.state();
-    let batch = state.hold_regions();
+    let batch = state.tries.hold_regions();
     drop(making);
     settle(&runtime);
     assert_eq!(regions(&db), before);

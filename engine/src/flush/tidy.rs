@@ -136,7 +136,7 @@ impl Tidy {
             made => made?,
         }
         // A batch that has folded the two regions has no valid result for the joined one.
-        let Some(_alone) = db.try_exclude_batches() else {
+        let Some(_alone) = db.tries.try_exclude_batches() else {
             return Ok(JoinOutcome::Busy);
         };
         let _structure = db.index.hold_structure();

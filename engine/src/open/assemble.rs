@@ -130,7 +130,6 @@ pub(super) fn assemble(
         credit: AtomicU64::new(0),
         long_values: LongValues::new(budget.long_value_bytes()),
         images: Images::new(superblocks, incarnation, recovered.history.disk),
-        batch_gate: Default::default(),
         tries: Tries::new(tries),
         store,
         pace,

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::lock_order::RankedGuard;
+use pleach_beatree::lock_order::RankedMutex;
 
 use super::history::pins::Pin;
 use super::history::undo::Undo;
@@ -22,7 +21,7 @@ use crate::error::Result;
 pub(crate) struct Commits {
     /// Orders commits and flushes, and owns the log.
     pub(crate) sequencer: Sequencer,
-    tip: Mutex<CommitState>,
+    tip: RankedMutex<CommitState>,
     published: AtomicU64,
     /// Undo of the commits.
     pub(crate) undo: Arc<Undo>,
@@ -45,20 +44,16 @@ impl Commits {
         Self {
             sequencer,
             published: AtomicU64::new(tip.number),
-            tip: Mutex::new(tip),
+            tip: TIP.mutex(tip),
             undo,
             overlays: Arc::default(),
             clock,
         }
     }
 
-    fn lock_tip(&self) -> RankedGuard<MutexGuard<'_, CommitState>> {
-        RankedGuard::acquire(TIP, || self.tip.try_lock(), || self.tip.lock())
-    }
-
     /// The newest published commit.
     pub(crate) fn tip(&self) -> CommitState {
-        self.lock_tip().clone()
+        self.tip.lock().clone()
     }
 
     /// Number of the newest published commit.
@@ -70,7 +65,7 @@ impl Commits {
     pub(crate) fn publish(&self, tip: CommitState) {
         let number = tip.number;
         assert!(number >= self.published(), "the newest commit only rises");
-        *self.lock_tip() = tip;
+        *self.tip.lock() = tip;
         self.published.store(number, Ordering::Release);
     }
 

@@ -18,9 +18,9 @@ pub(in crate::state) const TIP: Rank = Rank::new(6, "the tip");
 
 #[cfg(test)]
 mod tests {
-    use std::panic::catch_unwind;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use pleach_beatree::lock_order::{REGION, RankedGuard};
+    use pleach_beatree::lock_order::REGION;
 
     use super::*;
 
@@ -28,15 +28,15 @@ mod tests {
     #[cfg_attr(not(debug_assertions), ignore = "asserted in debug builds only")]
     fn each_lock_is_taken_after_those_above_it_and_never_before() {
         let table = [BATCH_GATE, STRUCTURE, SYNC, WRITER, SEQUENCER, TIP, REGION];
-        let in_order: Vec<RankedGuard<()>> =
-            table.map(|rank| RankedGuard::wait(rank, || ())).into();
+        let locks = table.map(|rank| (rank, rank.mutex(())));
+        let in_order: Vec<_> = locks.iter().map(|(_, lock)| lock.lock()).collect();
         drop(in_order);
-        for (at, lower) in table.into_iter().enumerate().skip(1) {
-            for upper in table.into_iter().take(at) {
-                let wrong = catch_unwind(|| {
-                    let _lower = RankedGuard::wait(lower, || ());
-                    let _upper = RankedGuard::wait(upper, || ());
-                });
+        for (at, (lower, below)) in locks.iter().enumerate().skip(1) {
+            for (upper, above) in &locks[..at] {
+                let wrong = catch_unwind(AssertUnwindSafe(|| {
+                    let _lower = below.lock();
+                    let _upper = above.lock();
+                }));
                 assert!(wrong.is_err(), "{upper:?} under {lower:?}");
             }
         }

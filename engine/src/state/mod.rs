@@ -50,8 +50,6 @@ pub(crate) mod view;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_beatree::lock_order::RankedGuard;
 use pleach_core::Hasher;
 use pleach_io::{Executor, IoError, OpenMode, ProcessTag};
 use pleach_journal::format::names::IMAGES;
@@ -63,7 +61,6 @@ use crate::metrics::{Counters, Metrics};
 use crate::options::{KEPT_LOG_MIB, Options};
 use crate::timings::Timings;
 use commits::Commits;
-use lock_ranks::BATCH_GATE;
 use order::images::{Images, image_file_bytes};
 use pace::Pace;
 use pace::budget::Budget;
@@ -92,8 +89,6 @@ pub(crate) struct Database {
     pub(crate) long_values: LongValues,
     pub(crate) commits: Commits,
     pub(crate) images: Images,
-    /// Read by batches under way, written while regions are joined.
-    pub(crate) batch_gate: RwLock<()>,
     /// The tries of all namespaces.
     pub(crate) tries: Tries,
     /// Follows the log of the writing process; in a read-only open only.
@@ -165,20 +160,6 @@ impl Database {
     /// Keeps a replica's state unchanged while the guard lives. `None` in a database that is no replica.
     pub(crate) fn hold_replica(&self) -> Option<impl Drop> {
         self.replica.as_ref().map(Replica::hold)
-    }
-
-    /// Keeps regions from being joined while the guard lives.
-    pub(crate) fn hold_regions(&self) -> RankedGuard<RwLockReadGuard<'_, ()>> {
-        RankedGuard::acquire(
-            BATCH_GATE,
-            || self.batch_gate.try_read_recursive(),
-            || self.batch_gate.read_recursive(),
-        )
-    }
-
-    /// Keeps finishes and commits out while the guard lives; `None` when one is under way, without waiting.
-    pub(crate) fn try_exclude_batches(&self) -> Option<RankedGuard<RwLockWriteGuard<'_, ()>>> {
-        RankedGuard::attempt(BATCH_GATE, || self.batch_gate.try_write())
     }
 
     /// Number of regions of all tries.

@@ -15,10 +15,12 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use pleach_beatree::lock_order::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 use pleach_core::{Hasher, Prefix, TERMINATOR};
 use pleach_journal::format::trie_kind::TrieKind;
 
+use super::lock_ranks::BATCH_GATE;
 use super::pages::index::Index;
 
 /// What is one namespace's own.
@@ -62,13 +64,26 @@ pub(crate) struct Tries {
     list: ArcSwap<Vec<Trie>>,
     /// Held by whoever replaces the list.
     changing: Mutex<()>,
+    /// Read by batches under way, written while regions are joined.
+    batch_gate: RankedRwLock<()>,
 }
 
 impl Tries {
     /// The tries of these namespaces, which ascend.
     pub(crate) fn new(tries: Vec<Trie>) -> Self {
         assert!(tries.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
-        Self { list: ArcSwap::from_pointee(tries), changing: Mutex::default() }
+        let list = ArcSwap::from_pointee(tries);
+        Self { list, changing: Mutex::default(), batch_gate: BATCH_GATE.rw_lock(()) }
+    }
+
+    /// Keeps regions from being joined while the guard lives.
+    pub(crate) fn hold_regions(&self) -> RankedReadGuard<'_, ()> {
+        self.batch_gate.read_recursive()
+    }
+
+    /// Keeps finishes and commits out while the guard lives; `None` when one is under way, without waiting.
+    pub(crate) fn try_exclude_batches(&self) -> Option<RankedWriteGuard<'_, ()>> {
+        self.batch_gate.try_write()
     }
 
     /// All tries as they are now, dropped ones too.
@@ -90,12 +105,11 @@ impl Tries {
         });
     }
 
-    /// Removes the trie of a dropped namespace that nobody can reach any more; returns it, so that its space is freed.
-    pub(crate) fn remove(&self, namespace: u8) -> Option<Trie> {
+    /// Removes the trie of a dropped namespace that nobody can reach any more.
+    pub(crate) fn remove(&self, namespace: u8) {
         self.change(|tries| {
-            let at = find(tries, namespace).ok()?;
-            tries[at].dropped.is_some().then(|| tries.remove(at))
-        })
+            tries.retain(|trie| trie.namespace != namespace || trie.dropped.is_none())
+        });
     }
 
     /// Marks a trie as dropped by commit `dropped`; `None` restores it with all it had.

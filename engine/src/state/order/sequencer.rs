@@ -13,8 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::lock_order::RankedGuard;
+use pleach_beatree::lock_order::{RankedMutex, RankedMutexGuard};
 use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::record::RecordBuf;
 use pleach_journal::log::{LogTail, LogWriter, Segments};
@@ -66,10 +65,10 @@ pub(crate) struct SequencerState {
 
 /// Orders commits and flushes; owns the log.
 pub(crate) struct Sequencer {
-    state: Mutex<SequencerState>,
+    state: RankedMutex<SequencerState>,
     /// Held by whoever syncs the log.
-    syncing: Mutex<()>,
-    writer: Mutex<LogWriter>,
+    syncing: RankedMutex<()>,
+    writer: RankedMutex<LogWriter>,
     /// The files of the log.
     pub(crate) segments: Segments,
     durable: AtomicU64,
@@ -156,19 +155,15 @@ impl Sequencer {
             written: AtomicU64::new(writer.durable().get()),
             segments: writer.segments().clone(),
             log_bytes: AtomicU64::new(writer.bytes()),
-            state: Mutex::new(state),
-            syncing: Mutex::default(),
-            writer: Mutex::new(writer),
+            state: SEQUENCER.mutex(state),
+            syncing: SYNC.mutex(()),
+            writer: WRITER.mutex(writer),
         }
     }
 
     /// Takes the sequencer's lock.
-    pub(crate) fn lock(&self) -> RankedGuard<MutexGuard<'_, SequencerState>> {
-        RankedGuard::acquire(SEQUENCER, || self.state.try_lock(), || self.state.lock())
-    }
-
-    fn lock_writer(&self) -> RankedGuard<MutexGuard<'_, LogWriter>> {
-        RankedGuard::acquire(WRITER, || self.writer.try_lock(), || self.writer.lock())
+    pub(crate) fn lock(&self) -> RankedMutexGuard<'_, SequencerState> {
+        self.state.lock()
     }
 
     /// Bytes of the buffer from which the log is written.
@@ -223,10 +218,8 @@ impl Sequencer {
             return Ok(());
         }
         // A write without sync waits for no sync.
-        let lock =
-            || RankedGuard::acquire(SYNC, || self.syncing.try_lock(), || self.syncing.lock());
-        let _alone = sync.then(lock);
-        let mut writer = self.lock_writer();
+        let _alone = sync.then(|| self.syncing.lock());
+        let mut writer = self.writer.lock();
         if done() {
             return Ok(());
         }
@@ -235,11 +228,11 @@ impl Sequencer {
         synced.inspect_err(|error| self.poison(error))
     }
 
-    fn sync(&self, mut writer: RankedGuard<MutexGuard<'_, LogWriter>>) -> Result<()> {
+    fn sync(&self, mut writer: RankedMutexGuard<'_, LogWriter>) -> Result<()> {
         let unsynced = writer.take_unsynced().map_err(Error::Log)?;
         drop(writer);
         let synced = unsynced.sync();
-        let mut writer = self.lock_writer();
+        let mut writer = self.writer.lock();
         // Before other threads take the writer, which refuses them from here on: their errors are not the cause.
         let durable = writer.finish_sync(&unsynced, synced).map_err(Error::Log);
         let durable = durable.inspect_err(|error| self.poison(error))?;
@@ -277,7 +270,7 @@ impl Sequencer {
         while_loading: bool,
         state_as_of: impl FnOnce(LogPoint) -> T,
     ) -> Result<Option<(LogPoint, T)>> {
-        let mut writer = self.lock_writer();
+        let mut writer = self.writer.lock();
         // Seals, so that the position of the next record is known.
         self.write_queued(&mut writer, true).inspect_err(|error| self.poison(error))?;
         let mut state = self.lock();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_beatree::lock_order::RankedGuard;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_beatree::lock_order::{RankedMutex, RankedMutexGuard};
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
 use pleach_core::hexadecimal::hex;
 use pleach_core::tree::Tiling;
@@ -42,7 +42,7 @@ pub(crate) struct PageRef {
 pub(crate) struct Index {
     regions: ArcSwap<RegionIndex>,
     /// Held by a flush while it changes layouts, and by a commit that was overtaken too often.
-    structure: Mutex<()>,
+    structure: RankedMutex<()>,
     /// The nodes between the root and the regions.
     root: RwLock<RootNodes>,
     /// Prefixes of pages that have enough changes.
@@ -110,7 +110,7 @@ impl Index {
         }
         Self {
             regions: ArcSwap::from_pointee(regions),
-            structure: Mutex::new(()),
+            structure: STRUCTURE.mutex(()),
             root: RwLock::default(),
             due_count: AtomicUsize::new(due.pages.len()),
             due: Mutex::new(due),
@@ -167,8 +167,8 @@ impl Index {
     }
 
     /// While the guard lives nobody else splits, merges or replaces pages and regions.
-    pub(crate) fn hold_structure(&self) -> RankedGuard<MutexGuard<'_, ()>> {
-        RankedGuard::acquire(STRUCTURE, || self.structure.try_lock(), || self.structure.lock())
+    pub(crate) fn hold_structure(&self) -> RankedMutexGuard<'_, ()> {
+        self.structure.lock()
     }
 
     /// Publishes a new list of regions; returns the one before. The caller holds the structure.
