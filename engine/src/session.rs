@@ -182,7 +182,7 @@ impl Session {
         }
         let state = self.engine.trie(namespace);
         // The trie exists as long as the state can be read. Later another one may have the number.
-        self.first.with_view(View::check_readable)?;
+        self.first.run_read(|| self.first.view().check_readable())?;
         let state = state?;
         let reading = || {
             Namespace::new(&self.engine, state, self.first.view().for_namespace(namespace), root)
@@ -306,8 +306,9 @@ impl Session {
         for (namespace, accesses) in sorted.namespaces() {
             let reading = self.namespace(namespace)?;
             let (db, before) = (reading.db(), reading.trie_root());
-            let finished = reading.with_view(|view| {
-                finish(db, finisher, &reservation, (view, &before.node), accesses, self.witness)
+            let finished = reading.run_read(|| {
+                let state = (reading.view(), &before.node);
+                finish(db, finisher, &reservation, state, accesses, self.witness)
             });
             match finished {
                 Ok(FinishedTrie { root: node, chunks, witness }) => {

@@ -69,6 +69,7 @@ use pleach_io::huge_pages::{self, HUGE_PAGE};
 
 use crate::lock_order::{CACHE_SHARD, RankedMutex, RankedMutexGuard};
 use crate::page_no::PageNo;
+use crate::stored::Stored;
 use crate::treelet::Treelet;
 use shard::Shard;
 pub use shard::{CacheStats, LookupStep};
@@ -146,18 +147,11 @@ impl Cache {
         stats.held < stats.max_held.max(1)
     }
 
-    /// Looks for `key` in the page of this number and tag under the shard's lock, and prefetches the key's memory.
-    /// Other threads wait for the shard meanwhile.
+    /// The state of `key` in the page of this number and tag, if it is cached: as [`Cache::get_for_batch`] without
+    /// counting a reference. Other threads wait for the shard meanwhile.
     #[inline]
-    pub fn read<T>(
-        &self,
-        page_no: PageNo,
-        tag: u32,
-        through: u64,
-        key: &Key,
-        read: impl FnOnce(&CachedPage) -> T,
-    ) -> Option<T> {
-        self.lock(page_no).read(page_no, tag, through, key, read)
+    pub fn stored(&self, page_no: PageNo, tag: u32, through: u64, key: &Key) -> Option<Stored> {
+        self.lock(page_no).stored(page_no, tag, through, key)
     }
 
     /// Holds the page of this number and tag through a batch. True when the page is cached. Counts as no use.

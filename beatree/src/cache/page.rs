@@ -13,6 +13,7 @@ use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
+use crate::stored::Stored;
 use crate::treelet::{Treelet, TreeletNodes};
 use pleach_core::prefix::bits_after;
 
@@ -116,26 +117,26 @@ impl CachedPage {
 
     /// Cells with the key's fingerprint.
     #[inline]
-    fn candidates(&self, key: &Key) -> impl Iterator<Item = usize> + '_ {
+    fn candidates(&self, key: &Key) -> Candidates<'_> {
         let len = usize::from(self.len);
         let words = if len <= NEAR { self.near.as_slice() } else { self.far.as_slice() };
         let wanted = u64::from(fingerprint(key)) * LOW_BITS;
-        let words = words[..len.div_ceil(WORD)].iter().enumerate();
-        let indexes = words.flat_map(move |(at, word)| {
-            let mut equal = zero_bytes(u64::from_le_bytes(*word) ^ wanted);
-            core::iter::from_fn(move || {
-                let bit = (equal != 0).then(|| equal.trailing_zeros())?;
-                equal &= equal - 1;
-                Some(at * WORD + (bit / 8) as usize)
-            })
-        });
-        indexes.take_while(move |index| *index < len)
+        Candidates { words: &words[..len.div_ceil(WORD)], len, wanted, next: 0, equal: 0 }
     }
 
     /// The value of a key.
     #[inline]
     pub fn get(&self, key: &Key) -> Option<Cell<'_>> {
-        self.find(key).map(|index| self.view().cell(index))
+        Some(self.view().cell(self.find(key)?))
+    }
+
+    /// The state of a key of this page.
+    #[inline]
+    pub fn stored(&self, key: &Key) -> Stored {
+        match self.get(key) {
+            Some(cell) => Stored::from_cell(cell),
+            None => Stored::Absent,
+        }
     }
 
     /// Prefetches the memory that is read when the page is evicted, and written when another page reuses its
@@ -299,6 +300,36 @@ impl core::fmt::Debug for CachedPage {
     }
 }
 
+/// The indexes of cells with one fingerprint, in order.
+struct Candidates<'a> {
+    /// The fingerprints of all cells, and zeros behind them.
+    words: &'a [[u8; WORD]],
+    /// Number of cells.
+    len: usize,
+    /// The fingerprint in each byte.
+    wanted: u64,
+    /// The word that is looked at next.
+    next: usize,
+    /// The top bits of bytes in the word before that are still to be given.
+    equal: u64,
+}
+
+impl Iterator for Candidates<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        while self.equal == 0 {
+            let word = self.words.get(self.next)?;
+            self.equal = zero_bytes(u64::from_le_bytes(*word) ^ self.wanted);
+            self.next += 1;
+        }
+        let index = (self.next - 1) * WORD + (self.equal.trailing_zeros() / 8) as usize;
+        self.equal &= self.equal - 1;
+        (index < self.len).then_some(index)
+    }
+}
+
 const LOW_BITS: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH_BITS: u64 = LOW_BITS << 7;
 
@@ -320,9 +351,10 @@ fn fingerprint(key: &Key) -> u8 {
         0xd6e8_feb8_6659_fd93,
     ];
     let (words, _) = key.as_chunks::<WORD>();
-    let sum = words.iter().zip(FACTORS).fold(0_u64, |sum, (word, factor)| {
-        sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(factor))
-    });
+    let mut sum = 0_u64;
+    for (word, factor) in words.iter().zip(FACTORS) {
+        sum = sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(factor));
+    }
     // Products carry upwards only: the high half, which depends on all bits, is folded into the low one.
     let [.., top] = (sum ^ sum << 32).wrapping_mul(FACTORS[0]).to_le_bytes();
     top

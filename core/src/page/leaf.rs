@@ -466,7 +466,7 @@ impl<'a> LeafView<'a> {
 /// The first 8 bytes as an integer of the same order; `None` for shorter suffixes.
 #[inline]
 fn head(suffix: &[u8]) -> Option<u64> {
-    suffix.first_chunk::<8>().map(|head| u64::from_be_bytes(*head))
+    Some(u64::from_be_bytes(*suffix.first_chunk()?))
 }
 
 #[inline]

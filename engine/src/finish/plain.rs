@@ -94,8 +94,8 @@ fn find_changes(
                     )?;
                 }
                 match brought.get(&at.page).filter(|(tag, _)| *tag == at.tag) {
-                    Some((_, page)) => point::stored_in_page(page, &access.key),
-                    None => point::stored_in_page(&*db.store.leaf(at)?, &access.key),
+                    Some((_, page)) => page.stored(&access.key),
+                    None => db.store.leaf(at)?.stored(&access.key),
                 }
             }
         };

@@ -443,9 +443,9 @@ fn a_page_that_a_reader_has_looked_up_is_not_written_over() {
     rewrite(1);
     let state = db.state();
     let reader = state.store.grace_guard();
-    let at = state.index.locate(&id(7)).expect("it is in a page");
+    let at = state.index.page_of(&id(7)).expect("it is in a page");
     (2..20).for_each(rewrite);
-    assert!(state.index.locate(&id(7)).expect("it is in a page").page != at.page);
+    assert!(state.index.page_of(&id(7)).expect("it is in a page").page != at.page);
     state.store.read_uncached(at).expect("the page is as it was");
     drop(reader);
     (20..40).for_each(rewrite);

@@ -31,7 +31,7 @@ pub(super) fn try_quarantined(db: &NamespaceDb) {
 
 fn try_leaf(db: &NamespaceDb, page: u64, prefix: &Prefix) -> Result<()> {
     let _guard = db.store.grace_guard();
-    let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.page) == page);
+    let at = db.index.page_of(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {
         // A good read releases the page by itself; a cached copy does so below.
         db.store.leaf(at)?;

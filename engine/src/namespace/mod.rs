@@ -131,16 +131,16 @@ impl Namespace {
     /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the key's page;
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may take.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
+        let NamespaceInner { db, view, .. } = &*self.0;
         if self.has_prefetched() {
-            let NamespaceInner { db: state, view, .. } = &*self.0;
             if let Some(stored) = view.overlay_value(key) {
-                return overflow::value(state, view.base, stored, true);
+                return overflow::value(db, view.base, stored, true);
             }
             if let Some(found) = self.prefetched_value(key) {
                 return Ok(found.value().map(Value::from));
             }
         }
-        self.with_view(|view| point::value(&self.0.db, view, key))
+        self.run_read(|| point::value(db, view, key))
     }
 
     /// As [`Self::read`] without blocking the thread that polls it: for executors that run many tasks at a time. The
@@ -170,11 +170,11 @@ impl Namespace {
         let mut read: Option<(PageRef, Arc<CachedPage>)> = None;
         for _ in 0..PAGES_OF_A_KEY {
             // The key's state, or the page that has to be read.
-            let found = self.with_view(|view| {
+            let found = self.run_read(|| {
                 Ok(match point::look_up(state, view, key)? {
                     PointLookup::Stored(stored) => Ok(stored),
                     PointLookup::InPage(at, _guard) => match &read {
-                        Some((known, page)) if *known == at => Ok(point::stored_in_page(page, key)),
+                        Some((known, page)) if *known == at => Ok(page.stored(key)),
                         _ => Err(at),
                     },
                 })
@@ -210,10 +210,12 @@ impl Namespace {
         self.0.is_prefetching.load(Ordering::Relaxed) && self.0.db.home.is_current()
     }
 
-    /// Calls a function with the view.
+    /// Reads of the view, in a replica again when a page has moved: see [`Database::run_read`].
+    ///
+    /// [`Database::run_read`]: crate::state::Database::run_read
     #[inline]
-    pub(crate) fn with_view<T>(&self, mut what: impl FnMut(&View) -> Result<T>) -> Result<T> {
-        self.0.db.run_read(self.0.view.base, || what(&self.0.view))
+    pub(crate) fn run_read<T>(&self, read: impl FnMut() -> Result<T>) -> Result<T> {
+        self.0.db.run_read(self.0.view.base, read)
     }
 
     /// The prefetched value of a key that no overlay has. Where the lookup is not done yet, a key batch is looked up
@@ -283,19 +285,19 @@ impl Namespace {
         let most = if self.0.db.replica.is_some() { REPLICA_KEYS } else { KEYS_AT_ONCE };
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(most) {
-            values.extend(self.with_view(|view| self.look_up_batch(view, keys))?);
+            values.extend(self.run_read(|| self.look_up_batch(keys))?);
         }
         Ok(values)
     }
 
-    fn look_up_batch(&self, view: &View, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        let db = &self.0.db;
+    fn look_up_batch(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        let NamespaceInner { engine, db, view, .. } = &*self.0;
         // One key does not justify a ring.
         if let [] | [_] = keys {
             let read = |key| point::value(db, view, key);
             return keys.iter().map(read).collect();
         }
-        many::fetch_pages(db, &self.0.engine.readers, FetchPurpose::Values(view), keys)?;
+        many::fetch_pages(db, &engine.readers, FetchPurpose::Values(view), keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {
             {
@@ -429,8 +431,8 @@ impl Namespace {
         pairs: usize,
     ) -> Result<(RangeProof, RangeInclusive<Key>)> {
         let keys = keys_of(&range)?;
-        let (engine, state) = (&self.0.engine, &self.0.db);
-        let last = self.with_view(|view| part_end(engine, state, view, &keys, pairs))?;
+        let NamespaceInner { engine, db, view, .. } = &*self.0;
+        let last = self.run_read(|| part_end(engine, db, view, &keys, pairs))?;
         let keys = *keys.start()..=last;
         Ok((self.prove_keys(&keys)?, keys))
     }
@@ -468,8 +470,9 @@ impl Namespace {
             first[0] = u8::try_from(part * step).expect("a byte");
             last[0] = u8::try_from(part * step + step - 1).expect("a byte");
             let part = first..=last;
-            keys.extend(self.with_view(|from| {
-                to.with_view(|to| differing_keys(&self.0.engine, &self.0.db, from, to, &part))
+            let (from, to_view) = (self.view(), to.view());
+            keys.extend(self.run_read(|| {
+                to.run_read(|| differing_keys(&self.0.engine, &self.0.db, from, to_view, &part))
             })?);
         }
         Ok(keys)
@@ -488,6 +491,7 @@ impl Namespace {
         if self.0.root.kind == TrieKind::Plain {
             return Err(Error::Plain(self.0.view.namespace));
         }
-        self.with_view(|view| prove(RootedView { view, root: &self.0.root.node }))
+        let state = RootedView { view: &self.0.view, root: &self.0.root.node };
+        self.run_read(|| prove(state))
     }
 }

@@ -257,7 +257,7 @@ impl Tested {
             Counters::change(&trie.counters.pending_entries, growth.entries);
         }
         // A finish reads the pages.
-        for at in due.iter().filter_map(|prefix| trie.index.locate(prefix.first_key())) {
+        for at in due.iter().filter_map(|prefix| trie.index.page_of(prefix.first_key())) {
             trie.store.leaf(at).expect("read");
         }
         trie.index.make_due(due);

@@ -9,12 +9,11 @@ use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 
 use super::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
-use super::point::locate;
 use super::reader_pool::PageReaderPool;
 use crate::error::Result;
 use crate::state::NamespaceDb;
 use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::index::PageRef;
+use crate::state::pages::index::{KeyPlace, PageRef};
 use crate::state::pages::reader::{LoadedPage, PageReader};
 use crate::state::view::View;
 
@@ -34,8 +33,11 @@ impl FetchPurpose<'_> {
             Self::Values(view) if view.overlay_value(key).is_some() => None,
             // A later read of the key gets the error if that undo is discarded by then.
             Self::Values(view) if matches!(view.undo_value(key), Ok(Some(_))) => None,
-            Self::Values(_) => locate(db, key).ok(),
-            Self::Proof => db.index.locate(key),
+            Self::Values(_) => match db.index.place_of(key) {
+                KeyPlace::Page(at) => Some(at),
+                KeyPlace::Memory(_) => None,
+            },
+            Self::Proof => db.index.page_of(key),
         }
     }
 }

@@ -29,6 +29,7 @@ use super::page::CachedPage;
 use super::queue::{CacheEntry, EntryList, Queue};
 use super::table::{HashTable, NO_BATCH, hash, slot_of};
 use crate::page_no::PageNo;
+use crate::stored::Stored;
 use crate::treelet::Treelet;
 
 /// What a lookup reads, step by step, for [`Cache::cpu_prefetch`](super::Cache::cpu_prefetch).
@@ -152,26 +153,24 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn read<T>(
+    pub(super) fn stored(
         &mut self,
         page_no: PageNo,
         tag: u32,
         through: u64,
         key: &Key,
-        read: impl FnOnce(&CachedPage) -> T,
-    ) -> Option<T> {
+    ) -> Option<Stored> {
         let id = self.use_entry(page_no, tag, through)?;
         let entry = &self.entries[id as usize];
         let page = entry.page.as_deref()?;
         page.cpu_prefetch_lookup(entry.guess, key);
-        Some(read(page))
+        Some(page.stored(key))
     }
 
     /// Counts a use of the entry of a page number and tag, and holds it through a batch.
     #[inline]
     fn use_entry(&mut self, page_no: PageNo, tag: u32, through: u64) -> Option<u32> {
-        let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
-        let Some(id) = found else {
+        let Some(id) = self.find_tagged(page_no, tag) else {
             self.misses += 1;
             return None;
         };
@@ -187,11 +186,9 @@ impl Shard {
 
     #[inline]
     pub(super) fn hold_page(&mut self, page_no: PageNo, tag: u32, through: u64) -> bool {
-        let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
-        if let Some(id) = found {
-            self.hold(id, through);
-        }
-        found.is_some()
+        let Some(id) = self.find_tagged(page_no, tag) else { return false };
+        self.hold(id, through);
+        true
     }
 
     /// First half of an insertion: evicts until one more page fits, tables included.
@@ -256,8 +253,7 @@ impl Shard {
 
     /// The page of a number and tag, without counting a use.
     pub(super) fn peek(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
-        let entry = &self.entries[self.find(page_no)? as usize];
-        entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
+        self.entries[self.find_tagged(page_no, tag)? as usize].page.clone()
     }
 
     /// Removes a page and returns it to be freed, unless its memory is kept for the next one.
@@ -339,6 +335,13 @@ impl Shard {
     #[inline]
     fn find(&self, page_no: PageNo) -> Option<u32> {
         self.table.find(hash(page_no), |id| self.entries[id as usize].page_no == page_no)
+    }
+
+    /// The entry of a page number, if the page has this tag.
+    #[inline]
+    fn find_tagged(&self, page_no: PageNo, tag: u32) -> Option<u32> {
+        let id = self.find(page_no)?;
+        (self.entries[id as usize].tag == tag).then_some(id)
     }
 
     fn list(&mut self, queue: Queue) -> (&mut EntryList, &mut [CacheEntry]) {

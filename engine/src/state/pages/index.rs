@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::lock_order::{RankedMutex, RankedMutexGuard};
-use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
+use pleach_beatree::{PageNo, Region, RegionIndex, RegionState, Stored};
 use pleach_core::hexadecimal::hex;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -36,6 +36,14 @@ pub(crate) struct PageRef {
     pub(crate) tag: u32,
     /// The namespace that the page must belong to.
     pub(crate) namespace: u8,
+}
+
+/// The place of a key's state.
+pub(crate) enum KeyPlace {
+    /// The page that has it, if the key exists at all.
+    Page(PageRef),
+    /// No page is needed: a buffered change, or no page where the key would be.
+    Memory(Stored),
 }
 
 /// The regions, and which of their pages are due for a flush.
@@ -197,9 +205,21 @@ impl Index {
         panic!("the region over {} was retired and not replaced", hex(key));
     }
 
-    /// The place of a key's page; `None` when the key has none.
-    pub(crate) fn locate(&self, key: &Key) -> Option<PageRef> {
+    /// The page of a key, also where a buffered change lies over it; `None` when there is none.
+    pub(crate) fn page_of(&self, key: &Key) -> Option<PageRef> {
         self.with_region(key, |_, state| child_page(state, state.children().find(key)))
+    }
+
+    /// The place of a key's present state.
+    #[inline]
+    pub(crate) fn place_of(&self, key: &Key) -> KeyPlace {
+        self.with_region(key, |_, state| match state.buffered_change(key) {
+            Some(buffered) => KeyPlace::Memory(buffered.stored.clone()),
+            None => match child_page(state, state.children().find(key)) {
+                Some(at) => KeyPlace::Page(at),
+                None => KeyPlace::Memory(Stored::Absent),
+            },
+        })
     }
 
     /// Makes these pages due for a flush.
@@ -238,8 +258,9 @@ impl Index {
 /// The place of a child's page; `None` when it has none.
 #[inline]
 pub(crate) fn child_page(state: &RegionState, child: usize) -> Option<PageRef> {
-    let (tag, namespace) = (state.children().tag(child), state.namespace());
-    state.children().page(child).map(|page| PageRef { page, tag, namespace })
+    let children = state.children();
+    let page = children.page(child)?;
+    Some(PageRef { page, tag: children.tag(child), namespace: state.namespace() })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
 use pleach_beatree::grace::{Grace, GraceGuard, GracePeriod};
-use pleach_beatree::{PageNo, RegionState};
+use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
@@ -173,15 +173,10 @@ impl Store {
         Some(page)
     }
 
-    /// Calls the closure with a cached page in place, for a lookup of a key.
+    /// The state of a key in a page, if the page is cached.
     #[inline]
-    pub(crate) fn read_cached<T>(
-        &self,
-        at: PageRef,
-        key: &Key,
-        read: impl FnOnce(&CachedPage) -> T,
-    ) -> Option<T> {
-        let found = self.cache.read(at.page, at.tag, self.batch(), key, read);
+    pub(crate) fn cached_state(&self, at: PageRef, key: &Key) -> Option<Stored> {
+        let found = self.cache.stored(at.page, at.tag, self.batch(), key);
         if found.is_some() {
             Counters::add(&self.counters.cache_hits, 1);
         }
