@@ -287,9 +287,14 @@ impl CachedPage {
         core::mem::replace(&mut *own, treelet)
     }
 
+    /// True when a treelet is attached.
+    pub(super) fn has_treelet(&self) -> bool {
+        self.treelet.lock().is_some()
+    }
+
     /// Bytes of this page's allocations.
     pub(super) fn bytes(&self) -> usize {
-        let treelet = if self.treelet.lock().is_some() { TREELET_COST } else { 0 };
+        let treelet = if self.has_treelet() { TREELET_COST } else { 0 };
         COST + treelet + self.far.capacity() * WORD
     }
 }

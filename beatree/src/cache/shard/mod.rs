@@ -14,7 +14,8 @@
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in the list of
 //! vacant ones, which has at least one for each reservation; `page_bytes` is the sum over the pages with their
-//! treelets; `held_now` counts the held entries, `held_on` those of them that are still held in the next batch.
+//! treelets; `held_now` counts the held entries, `held_on` those of them that are still held in the next batch. Debug
+//! builds recount all of them when a batch begins and when the budget changes.
 
 mod evict;
 mod treelets;
@@ -123,6 +124,8 @@ impl Shard {
     #[inline]
     pub(super) fn begin(&mut self, batch: u64) {
         if batch > self.batch {
+            #[cfg(debug_assertions)]
+            self.recount();
             self.held_now = if batch == self.batch + 1 { self.held_on } else { 0 };
             self.held_on = 0;
             self.batch = batch;
@@ -269,6 +272,8 @@ impl Shard {
     }
 
     pub(super) fn set_budget(&mut self, budget: usize) {
+        #[cfg(debug_assertions)]
+        self.recount();
         self.budget = budget;
         while self.bytes() > self.budget {
             if self.evict().is_some() {
@@ -283,6 +288,30 @@ impl Shard {
             }
             break;
         }
+    }
+
+    /// Asserts that each counter is the sum over the pages.
+    #[cfg(any(test, debug_assertions))]
+    fn recount(&self) {
+        let mut seen = [0; 7];
+        for entry in &self.entries {
+            let Some(page) = &entry.page else { continue };
+            let own = [
+                1,
+                usize::from(entry.queue == Queue::Held),
+                usize::from(entry.from_main),
+                page.bytes(),
+                usize::from(page.has_treelet()),
+                usize::from(self.is_held(entry.through)),
+                usize::from(entry.through > self.batch),
+            ];
+            seen.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        }
+        let Self { page_bytes, treelets, parked, held_now, held_on, .. } = *self;
+        let (pages, held) = (self.pages(), self.held.len());
+        let counted = [pages, held, parked, page_bytes, treelets, held_now, held_on];
+        assert_eq!(counted, seen, "pages, in held, of main, bytes, treelets, held, held on");
+        assert!(self.vacant.len() >= self.reserved, "an entry for each reservation");
     }
 
     pub(super) fn bytes(&self) -> usize {

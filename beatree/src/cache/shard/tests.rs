@@ -69,6 +69,7 @@ fn shard(fills: [Fill; 4]) -> Shard {
 fn drain(fills: [Fill; 4]) {
     let mut shard = shard(fills);
     let pages = shard.pages();
+    shard.recount();
     for left in (0..pages).rev() {
         let (held, before) = (shard.held_now, shard.pages());
         // Too many looks fail an assertion.
@@ -77,6 +78,7 @@ fn drain(fills: [Fill; 4]) {
         assert!(shard.held_now == held || held == before, "{fills:?}: a held page left");
     }
     assert!(shard.evict().is_none());
+    shard.recount();
     assert_eq!((shard.held_now, shard.parked, shard.page_bytes), (0, 0, 0));
 }
 
@@ -124,7 +126,7 @@ fn evictions_take_few_looks_while_all_of_main_is_held() {
         // Main's pages moved to the held queue when they came up; none is evicted.
         assert_eq!((shard.main.len() + shard.held.len(), shard.held_now), (200, 200));
     }
-    // The next batch finds them where they were.
+    // The next batch finds them where they were; it begins with a recount.
     shard.begin(BATCH + 1);
     for _ in 0..50 {
         assert!(shard.make_room().reserved);
@@ -133,4 +135,19 @@ fn evictions_take_few_looks_while_all_of_main_is_held() {
     }
     assert_eq!(shard.held.len(), 0);
     assert!(shard.main.len() > 150, "{}", shard.main.len());
+}
+
+#[test]
+fn counters_are_of_what_is_there_after_a_treelet_has_come_and_gone() {
+    let mut shard = shard([Fill { pages: 4, held: 2, uses: 1 }; 4]);
+    shard.budget *= 4;
+    for page_no in [1, 5, 9].map(PageNo::new) {
+        let page = shard.peek(page_no, 0).expect("cached");
+        shard.attach(page_no, &page, None, false, |_| {});
+        shard.recount();
+        assert_eq!(shard.treelets, 1);
+        assert!(shard.detach(page_no).1.is_some());
+        shard.recount();
+        assert_eq!(shard.treelets, 0);
+    }
 }
