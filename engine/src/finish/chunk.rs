@@ -43,6 +43,20 @@ pub(super) struct PageTask {
     changes_since_write: u8,
 }
 
+/// What a view has of a page beyond the changes that the region buffers: fields of its [`PageTask`].
+#[derive(Clone, Copy)]
+struct PageInView {
+    known: Option<Node>,
+    is_overlaid: bool,
+    as_of: Option<u64>,
+}
+
+/// A child of a region, with the accesses below it.
+struct AccessedChild {
+    child: usize,
+    accesses: Range<usize>,
+}
+
 pub(super) struct RegionTask {
     pub(super) region: Arc<Region>,
     /// The region's layout version when it was gathered.
@@ -180,29 +194,29 @@ impl Chunk {
     ) -> Result<()> {
         let first_page = self.pages.len();
         let newest = !batch.view.has_changes(state);
-        let mut at = accesses.start;
+        let (mut at, mut accessed) = (accesses.start, Vec::new());
         while at < accesses.end {
             let child = state.children().find(&batch.accesses[at].key);
             let prefix = state.children().prefix(child);
             let end = at
                 + batch.accesses[at..accesses.end]
                     .partition_point(|access| prefix.covers(&access.key));
-            let from = self.buffered.len();
             if newest {
-                state.copy_buffered(&prefix, &mut self.buffered);
-            }
-            self.push_page(state, child, prefix, at..end, from, None);
-            let page = self.pages.last_mut().expect("just pushed");
-            if newest {
-                page.as_of = Some(state.version(child));
                 if let Some(parts) = state.parts(child) {
-                    self.parts.push((self.pages.len() - 1, parts));
+                    self.parts.push((self.pages.len(), parts));
                 }
+                let from = self.buffered.len();
+                state.copy_buffered(&prefix, &mut self.buffered);
+                let version = Some(state.version(child));
+                let in_view = PageInView { known: None, is_overlaid: false, as_of: version };
+                self.push_page(state, child, at..end, from, in_view);
+            } else {
+                accessed.push(AccessedChild { child, accesses: at..end });
             }
             at = end;
         }
         if !newest {
-            self.add_past_pages(batch, state, first_page)?;
+            self.add_past_pages(batch, state, accessed)?;
         }
         self.regions.push(RegionTask {
             region: Arc::clone(region),
@@ -219,22 +233,22 @@ impl Chunk {
         &mut self,
         state: &RegionState,
         child: usize,
-        prefix: Prefix,
         accesses: Range<usize>,
         buffered_from: usize,
-        known: Option<Node>,
+        in_view: PageInView,
     ) {
+        let PageInView { known, is_overlaid, as_of } = in_view;
         let at = child_page(state, child);
         self.pages.push(PageTask {
             child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
-            prefix,
+            prefix: state.children().prefix(child),
             at: at.filter(|_| known.is_none()),
             page: None,
             accesses,
             buffered: buffered_from..self.buffered.len(),
-            is_overlaid: false,
+            is_overlaid,
             known,
-            as_of: None,
+            as_of,
             changes_since_write: state.changes_since_write(child),
         });
     }
@@ -245,22 +259,17 @@ impl Chunk {
         &mut self,
         batch: &Batch<'_>,
         state: &RegionState,
-        first_page: usize,
+        accessed: Vec<AccessedChild>,
     ) -> Result<()> {
-        let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
-        self.parts.retain(|(page, _)| *page < first_page);
-        let is_accessed = |child: usize| {
-            accessed.binary_search_by_key(&child, |page| page.child as usize).is_ok()
-        };
+        let is_accessed =
+            |child: usize| accessed.binary_search_by_key(&child, |one| one.child).is_ok();
         let region = batch.view.past_region(state, |child, prefix| {
             is_accessed(child) || batch.view.overlay_node(prefix) == PastNode::Unrecorded
         })?;
         let mut accessed = accessed.into_iter().peekable();
-        self.buffered
-            .truncate(accessed.peek().map_or(self.buffered.len(), |page| page.buffered.start));
         for child in 0..state.children().len() {
             let prefix = state.children().prefix(child);
-            let task = accessed.next_if(|page| page.child as usize == child);
+            let task = accessed.next_if(|one| one.child == child);
             let said = batch.view.overlay_node(&prefix);
             let then = said.or_else(|| region.node(child));
             let same = then == PastNode::Unchanged;
@@ -279,14 +288,14 @@ impl Chunk {
                     merge_changes(&mut self.buffered, from, region.undo_below(&prefix));
                 }
             }
-            self.push_page(state, child, prefix, accesses, from, known);
-            let page = self.pages.last_mut().expect("just pushed");
-            page.is_overlaid = said != PastNode::Unchanged;
-            page.as_of = match said {
-                PastNode::Unchanged => same.then(|| state.version(child)),
+            let is_overlaid = said != PastNode::Unchanged;
+            let as_of = if is_overlaid {
                 // Whatever was committed since, in this view the overlay was the last to change the page.
-                PastNode::Recorded(_) | PastNode::Unrecorded => batch.view.overlay_version(&prefix),
+                batch.view.overlay_version(&prefix)
+            } else {
+                same.then(|| state.version(child))
             };
+            self.push_page(state, child, accesses, from, PageInView { known, is_overlaid, as_of });
         }
         Ok(())
     }

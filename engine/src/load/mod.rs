@@ -175,12 +175,11 @@ pub(crate) fn bulk_load(
     fill: PairSource<'_>,
     options: &LoadOptions,
 ) -> Result<LoadReport> {
-    let (since, ticket) = (db.pace.now(), LoadTicket::take(db, options.namespace)?);
+    let ticket = LoadTicket::take(db, options.namespace)?;
     // In this order: every record that may name pages behind the files' ends is seen.
     let end = db.commits.sequencer.lock().log_end();
     let (before, taken) = (db.space.file_lengths()?, Mutex::default());
-    let images = db.counters.image_bytes.load(Ordering::Relaxed);
-    let result = load(&ticket.db, fill, options, ticket.commit, &taken);
+    let result = load(&ticket, fill, options, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {
         let (is_durable, taken) = (|| db.commits.sequencer.durable() > end, taken.into_inner());
         for page in &taken {
@@ -188,11 +187,9 @@ pub(crate) fn bulk_load(
         }
         db.space.roll_back_load(before, taken, is_durable);
     }
-    let mut report = result?;
+    let report = result?;
     ticket.release();
     options.report_progress(report.accounts);
-    report.bytes_written += db.counters.image_bytes.load(Ordering::Relaxed) - images;
-    report.seconds = db.pace.now().saturating_sub(since).as_secs_f64();
     Ok(report)
 }
 
@@ -203,12 +200,17 @@ struct LoadTicket {
     db: NamespaceDb,
     /// The number of the load's commit.
     commit: u64,
+    /// When the load began, by the runtime's clock.
+    since: Duration,
+    /// Bytes of images that the database had written then.
+    image_bytes: u64,
 }
 
 impl LoadTicket {
     /// The ticket of a load into this namespace. The trie is looked up under the lock, so that it is the one in the
     /// newest commit, and not one that was dropped before.
     fn take(db: &NamespaceDb, namespace: u8) -> Result<Self> {
+        let (since, image_bytes) = (db.pace.now(), image_bytes(db));
         let mut state = db.commits.sequencer.lock();
         state.check_open()?;
         state.check_not_loading()?;
@@ -227,7 +229,7 @@ impl LoadTicket {
         state.loading = true;
         let commit = state.newest.number + 1;
         drop(state);
-        Ok(Self { db, commit })
+        Ok(Self { db, commit, since, image_bytes })
     }
 
     /// Lets others commit again, and a backup that waits for the end of the load go on.
@@ -245,14 +247,19 @@ impl Drop for LoadTicket {
     }
 }
 
-/// Steps 2 to 6. The report lacks the time and the bytes of images.
+/// Bytes of images that the database has written.
+fn image_bytes(db: &NamespaceDb) -> u64 {
+    db.counters.image_bytes.load(Ordering::Relaxed)
+}
+
+/// Steps 2 to 6.
 fn load(
-    db: &NamespaceDb,
+    ticket: &LoadTicket,
     fill: PairSource<'_>,
     options: &LoadOptions,
-    commit: u64,
     taken: &Mutex<Vec<PageNo>>,
 ) -> Result<LoadReport> {
+    let LoadTicket { db, commit, .. } = ticket;
     let sizes = LoadSizes::new(options.memory_bytes(), db.runtime.workers());
     let mut blocks = LoadBlocks::new(&db.store.device, &sizes)?;
     let mut values = db.space.tentative();
@@ -261,7 +268,7 @@ fn load(
     let units = buckets.into_units(&mut blocks, &sizes)?;
     let blocks = blocks.freeze()?;
     let progress = |done| options.report_progress(keys / 2 + done / 2);
-    let leaves = build(db, &blocks, units, &sizes, commit, taken, &progress)?;
+    let leaves = build(db, &blocks, units, &sizes, *commit, taken, &progress)?;
     let (spilled, buffer_bytes) = (blocks.spilled, blocks.bytes.peak());
     drop(blocks);
     let overflow_pages = values.pages();
@@ -281,7 +288,7 @@ fn load(
     let pages = taken.lock().len() as u64;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.lock_maker();
-    let root = publish(db, leaves, pages, values, commit, options.root.as_ref())?;
+    let root = publish(db, leaves, pages, values, *commit, options.root.as_ref())?;
     if let Err(error) = checkpoint(db, false).and_then(|()| checkpoint(db, false)) {
         // Published and perhaps not durable: only reopening shows which.
         db.poison(&error);
@@ -289,8 +296,9 @@ fn load(
     }
     Ok(LoadReport {
         accounts: keys,
-        seconds: 0.0,
-        bytes_written: page_offset(pages + overflow_pages) + spilled,
+        seconds: db.pace.now().saturating_sub(ticket.since).as_secs_f64(),
+        bytes_written: page_offset(pages + overflow_pages) + spilled + image_bytes(db)
+            - ticket.image_bytes,
         pages,
         spilled_bytes: spilled,
         buffer_bytes,

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 
 use pleach_beatree::Stored;
+use pleach_beatree::leaf_fold::KeyState;
 use pleach_core::prefix::common_len;
 use pleach_core::proof::{BuildError, ChangeProof, RangeProof, change, range};
 use pleach_core::range::{key_before, key_range};
@@ -126,29 +127,23 @@ pub(crate) fn differing_keys(
     let now = db.commits.tip_view().0.for_namespace(from.namespace);
     let over = [from.all_changes_below(&within)?, to.all_changes_below(&within)?];
     let found = over.iter().flatten().map(|(key, _)| *key).filter(|key| keys.contains(key));
-    let mut keys: Vec<Key> = found.collect::<BTreeSet<Key>>().into_iter().collect();
+    let keys: Vec<Key> = found.collect::<BTreeSet<Key>>().into_iter().collect();
     many::fetch_pages(db, &engine.readers, FetchPurpose::Proof, &keys)?;
-    let mut failed = None;
-    keys.retain(|key| {
-        let [before, after] =
-            over.each_ref().map(|over| match over.binary_search_by_key(key, |(key, _)| *key) {
-                Ok(at) => Ok(over[at].1.clone()),
-                Err(_) => point::stored(db, &now, key),
-            });
-        match (before, after) {
-            (Ok(before), Ok(after)) => {
-                value_hash(db.hasher, &before) != value_hash(db.hasher, &after)
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                failed.get_or_insert(error);
-                false
-            }
-        }
-    });
+    let hash_in = |over: &[KeyState], key: &Key| -> Result<Option<ValueHash>> {
+        let stored = match over.binary_search_by_key(key, |(key, _)| *key) {
+            Ok(at) => over[at].1.clone(),
+            Err(_) => point::stored(db, &now, key)?,
+        };
+        Ok(value_hash(db.hasher, &stored))
+    };
+    let differs = |key: Key| -> Result<Option<Key>> {
+        Ok((hash_in(&over[0], &key)? != hash_in(&over[1], &key)?).then_some(key))
+    };
+    let differing = keys.into_iter().map(differs).filter_map(Result::transpose).collect();
     // A dropped trie that was read may have been reclaimed by then.
     from.check_readable()?;
     to.check_readable()?;
-    failed.map_or(Ok(keys), Err)
+    differing
 }
 
 /// The hash of a value; `None` when there is none.
