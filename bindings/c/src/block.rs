@@ -38,7 +38,7 @@ pub extern "C" fn pleach_block_root(
     namespace: u8,
     root: Out<Key>,
 ) -> Failed {
-    ask((block, "block"), (root, "root"), |made| root_of(made.block.roots(), namespace))
+    ask(given(block, "block"), given(root, "root"), |made| root_of(made.block.roots(), namespace))
 }
 
 /// The root of a Merkle namespace in the state before the block: what its witness is verified against. Errors as of
@@ -49,7 +49,9 @@ pub extern "C" fn pleach_block_previous_root(
     namespace: u8,
     root: Out<Key>,
 ) -> Failed {
-    ask((block, "block"), (root, "root"), |made| root_of(made.block.prev_roots(), namespace))
+    ask(given(block, "block"), given(root, "root"), |made| {
+        root_of(made.block.prev_roots(), namespace)
+    })
 }
 
 /// Takes the block's witness of a namespace, once, for `pleach_verify_witness`: no bytes where there is none, because
@@ -117,7 +119,9 @@ pub extern "C" fn pleach_overlay_root(
     namespace: u8,
     root: Out<Key>,
 ) -> Failed {
-    ask((overlay, "overlay"), (root, "root"), |overlay| root_of(overlay.roots(), namespace))
+    ask(given(overlay, "overlay"), given(root, "root"), |overlay| {
+        root_of(overlay.roots(), namespace)
+    })
 }
 
 /// Commits the overlay and those below it as one commit, and gives its number; of one that is committed it gives the
@@ -127,5 +131,5 @@ pub extern "C" fn pleach_overlay_commit(
     overlay: Option<&PleachOverlay>,
     number: Out<u64>,
 ) -> Failed {
-    ask((overlay, "overlay"), (number, "number"), |overlay| Ok(overlay.commit()?))
+    ask(given(overlay, "overlay"), given(number, "number"), |overlay| Ok(overlay.commit()?))
 }

@@ -1,6 +1,7 @@
 //! Cursors: a place between pairs, or on one, that goes both ways.
 
 use std::ops::Bound::{self, Excluded, Included};
+use std::ops::RangeInclusive;
 use std::ptr;
 
 use pleach::{Iter, Key, Session};
@@ -80,7 +81,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    fn new(iter: Iter, (first, last): (Key, Key)) -> Self {
+    fn new(iter: Iter, keys: RangeInclusive<Key>) -> Self {
+        let (first, last) = keys.into_inner();
         let (before, behind) = (Excluded(first), Included(first));
         Self { iter, first, last, before, behind, forward: None, block: Block::default() }
     }
@@ -143,7 +145,9 @@ pub extern "C" fn pleach_cursor_range(
     cursor: Out<Box<PleachCursor>>,
 ) -> Failed {
     let (first, last) = (first.copied().unwrap_or([0; 32]), last.copied().unwrap_or([0xff; 32]));
-    ask((session, "session"), (cursor, "cursor"), |session| new(session, namespace, (first, last)))
+    ask(given(session, "session"), given(cursor, "cursor"), |session| {
+        new(session, namespace, first..=last)
+    })
 }
 
 /// A cursor over the keys that begin with these bytes, at most 32. It stands before the first pair. Errors: 410, there
@@ -156,16 +160,16 @@ pub unsafe extern "C" fn pleach_cursor_prefix(
     prefix_len: usize,
     cursor: Out<Box<PleachCursor>>,
 ) -> Failed {
-    ask((session, "session"), (cursor, "cursor"), |session| {
+    ask(given(session, "session"), given(cursor, "cursor"), |session| {
         // SAFETY: the caller's duty: NULL, or so many bytes.
         let prefix = unsafe { handle::prefix(prefix, prefix_len) }?;
-        new(session, namespace, with_prefix(prefix).into_inner())
+        new(session, namespace, with_prefix(prefix))
     })
 }
 
-fn new(session: &Session, namespace: u8, ends: (Key, Key)) -> Fallible<Box<PleachCursor>> {
-    let iter = session.namespace(namespace)?.iter(ends.0..=ends.1);
-    Ok(Box::new(Handle::new(Cursor::new(iter, ends))))
+fn new(session: &Session, namespace: u8, keys: RangeInclusive<Key>) -> Fallible<Box<PleachCursor>> {
+    let iter = session.namespace(namespace)?.iter(keys.clone());
+    Ok(Box::new(Handle::new(Cursor::new(iter, keys))))
 }
 
 /// Frees a cursor.

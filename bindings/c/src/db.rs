@@ -69,14 +69,14 @@ pub extern "C" fn pleach_db_free(db: Option<Box<PleachDb>>) {
 /// The number of the newest commit; 0 in a new database.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_commit_number(db: Option<&PleachDb>, number: Out<u64>) -> Failed {
-    ask((db, "db"), (number, "number"), |db| Ok(db.commit_number()))
+    ask(given(db, "db"), given(number, "number"), |db| Ok(db.commit_number()))
 }
 
 /// The root of a Merkle namespace in the newest commit; 32 zeros when the namespace is empty. Errors: 410, there is no
 /// such namespace; 411, it is plain.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_root(db: Option<&PleachDb>, namespace: u8, root: Out<Key>) -> Failed {
-    ask((db, "db"), (root, "root"), |db| root_of(&db.roots(), namespace))
+    ask(given(db, "db"), given(root, "root"), |db| root_of(&db.roots(), namespace))
 }
 
 /// The root of a namespace, or why it has none.
@@ -114,7 +114,7 @@ pub extern "C" fn pleach_committed_at(
     commit: u64,
     seconds: Out<u64>,
 ) -> Failed {
-    ask((db, "db"), (seconds, "seconds"), |db| {
+    ask(given(db, "db"), given(seconds, "seconds"), |db| {
         let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
         let time = db.committed_at(commit)?.and_then(since);
         Ok(time.map_or(0, |time| time.as_secs()))
@@ -129,7 +129,9 @@ pub extern "C" fn pleach_rolled_back_to(
     commit: u64,
     number: Out<u64>,
 ) -> Failed {
-    ask((db, "db"), (number, "number"), |db| Ok(db.rolled_back_to(commit)?.unwrap_or(commit)))
+    ask(given(db, "db"), given(number, "number"), |db| {
+        Ok(db.rolled_back_to(commit)?.unwrap_or(commit))
+    })
 }
 
 /// The commits from `first` to `last` that changed a key, ascending, or from the newest on with `newest_first`: at most
@@ -149,7 +151,7 @@ pub unsafe extern "C" fn pleach_changes_of(
     capacity: usize,
     count: Out<usize>,
 ) -> Failed {
-    ask((db, "db"), (count, "count"), |db| {
+    ask(given(db, "db"), given(count, "count"), |db| {
         // SAFETY: the caller's duty: NULL, or room for `capacity` numbers, where no argument is.
         let commits = unsafe { places(commits, capacity, "commits") }?;
         if commits.is_empty() {
@@ -174,7 +176,7 @@ pub unsafe extern "C" fn pleach_changes_of(
 /// another way of I/O than was wanted, files and commits that are damaged or missing. The text is empty where all is well.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_notes(db: Option<&PleachDb>, notes: Out<PleachBytes>) -> Failed {
-    ask((db, "db"), (notes, "notes"), |db| {
+    ask(given(db, "db"), given(notes, "notes"), |db| {
         let (opening, device) = (db.opened(), db.device_info());
         let mut notes: Vec<String> = opening.notes.iter().map(ToString::to_string).collect();
         notes.extend(opening.fell_back.as_ref().map(|error| {
@@ -194,13 +196,15 @@ pub extern "C" fn pleach_notes(db: Option<&PleachDb>, notes: Out<PleachBytes>) -
 /// The options that the database was opened with, as text without a NUL that `pleach_open` understands.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_options(db: Option<&PleachDb>, options: Out<PleachBytes>) -> Failed {
-    ask((db, "db"), (options, "options"), |db| Ok(PleachBytes::of(db.options()?.to_string())))
+    ask(given(db, "db"), given(options, "options"), |db| {
+        Ok(PleachBytes::of(db.options()?.to_string()))
+    })
 }
 
 /// The name of the database's hash function, without a NUL: what the functions `pleach_verify_` want.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_hasher(db: Option<&PleachDb>, name: Out<PleachBytes>) -> Failed {
-    ask((db, "db"), (name, "name"), |db| Ok(PleachBytes::of(db.hasher()?.name())))
+    ask(given(db, "db"), given(name, "name"), |db| Ok(PleachBytes::of(db.hasher()?.name())))
 }
 
 /// Makes all commits durable that were acknowledged before, for `durability=none` and `periodic`. Errors: 601 and 602
@@ -214,14 +218,14 @@ pub extern "C" fn pleach_sync(db: Option<&PleachDb>) -> Failed {
 /// where they are.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_refresh(db: Option<&PleachDb>, number: Out<u64>) -> Failed {
-    ask((db, "db"), (number, "number"), |db| Ok(db.refresh()?))
+    ask(given(db, "db"), given(number, "number"), |db| Ok(db.refresh()?))
 }
 
 /// Undoes the newest `commits` commits by a new one, whose number it gives. Errors: 402, there are fewer; 501, another
 /// commit came between; 502, they are not in the history; and those of a commit.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_rollback(db: Option<&PleachDb>, commits: u64, number: Out<u64>) -> Failed {
-    ask((db, "db"), (number, "number"), |db| Ok(db.rollback(commits)?))
+    ask(given(db, "db"), given(number, "number"), |db| Ok(db.rollback(commits)?))
 }
 
 /// Adds an empty namespace, a plain one if `plain`, and gives the number of the commit that does so. Blocks and overlays
@@ -234,7 +238,7 @@ pub extern "C" fn pleach_namespace_add(
     plain: bool,
     number: Out<u64>,
 ) -> Failed {
-    ask((db, "db"), (number, "number"), |db| {
+    ask(given(db, "db"), given(number, "number"), |db| {
         Ok(if plain { db.add_plain_namespace(namespace)? } else { db.add_namespace(namespace)? })
     })
 }
@@ -247,13 +251,13 @@ pub extern "C" fn pleach_namespace_drop(
     namespace: u8,
     number: Out<u64>,
 ) -> Failed {
-    ask((db, "db"), (number, "number"), |db| Ok(db.drop_namespace(namespace)?))
+    ask(given(db, "db"), given(number, "number"), |db| Ok(db.drop_namespace(namespace)?))
 }
 
 /// Lists the namespaces of the newest commit: `kinds[n]` becomes `PLEACH_NO_NAMESPACE`, `PLEACH_MERKLE` or `PLEACH_PLAIN`.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_namespaces(db: Option<&PleachDb>, kinds: Out<[u8; 256]>) -> Failed {
-    ask((db, "db"), (kinds, "kinds"), |db| {
+    ask(given(db, "db"), given(kinds, "kinds"), |db| {
         let roots = db.roots();
         let mut found = [PLEACH_NO_NAMESPACE; 256];
         for (namespace, _) in roots.iter() {

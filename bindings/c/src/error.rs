@@ -71,7 +71,7 @@ pub type Failed = Option<Box<PleachError>>;
 pub(crate) type Fallible<T> = Result<T, PleachError>;
 
 impl PleachError {
-    fn new((code, outcome, advice): (u32, Outcome, u32), texts: [&str; 2]) -> Self {
+    fn new(code: u32, outcome: Outcome, advice: u32, texts: [&str; 2]) -> Self {
         // A NUL would end the text for C.
         let owned = texts.map(|text| CString::new(text.replace('\0', " ")).unwrap_or_default());
         let outcome = match outcome {
@@ -94,14 +94,17 @@ impl PleachError {
     /// A call that would fail again.
     fn call(code: u32, text: &str) -> Self {
         let advice = Advice::FixCall;
-        let facts = (code, Outcome::DidNotHappen, number(advice));
-        Self::new(facts, [text, &advice.to_string()])
+        Self::new(code, Outcome::DidNotHappen, number(advice), [text, &advice.to_string()])
     }
 
     pub(crate) fn no_thread(error: &std::io::Error) -> Self {
         let advice = Advice::RaiseLimit;
-        let facts = (PLEACH_IO, Outcome::DidNotHappen, number(advice));
-        Self::new(facts, [&format!("no thread can be made: {error}"), &advice.to_string()])
+        Self::new(
+            PLEACH_IO,
+            Outcome::DidNotHappen,
+            number(advice),
+            [&format!("no thread can be made: {error}"), &advice.to_string()],
+        )
     }
 
     fn panic(panic: Box<dyn Any + Send>) -> Self {
@@ -116,24 +119,36 @@ impl PleachError {
             }
         };
         let advice = Advice::Reopen;
-        let facts = (PLEACH_PANIC, Outcome::Unknown, number(advice));
-        Self::new(facts, [&format!("the library panicked: {said}"), &advice.to_string()])
+        Self::new(
+            PLEACH_PANIC,
+            Outcome::Unknown,
+            number(advice),
+            [&format!("the library panicked: {said}"), &advice.to_string()],
+        )
     }
 }
 
 impl From<Error> for PleachError {
     fn from(error: Error) -> Self {
         let advice = error.advice();
-        let facts = (error.code().into(), error.outcome(), number(advice));
-        Self::new(facts, [&error.to_string(), &advice.to_string()])
+        Self::new(
+            error.code().into(),
+            error.outcome(),
+            number(advice),
+            [&error.to_string(), &advice.to_string()],
+        )
     }
 }
 
 impl From<VerifyError> for PleachError {
     fn from(error: VerifyError) -> Self {
-        let facts = (PLEACH_REFUSED, Outcome::DidNotHappen, PLEACH_ADVICE_OTHER);
         let advice = "believe nothing of it; ask another source, and check root, range and hasher";
-        Self::new(facts, [&error.to_string(), advice])
+        Self::new(
+            PLEACH_REFUSED,
+            Outcome::DidNotHappen,
+            PLEACH_ADVICE_OTHER,
+            [&error.to_string(), advice],
+        )
     }
 }
 

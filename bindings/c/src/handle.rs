@@ -88,13 +88,13 @@ pub(crate) fn given<T>(pointer: Option<T>, name: &str) -> Fallible<T> {
 
 /// Writes what a call on a handle gives. The place for it is looked at first, so that nothing is done in vain.
 pub(crate) fn ask<T, R>(
-    (handle, name): (Option<&Handle<T>>, &str),
-    (out, name_of_out): (Out<R>, &str),
+    handle: Fallible<&Handle<T>>,
+    out: Fallible<&mut MaybeUninit<R>>,
     body: impl FnOnce(&T) -> Fallible<R>,
 ) -> Failed {
     guard(|| {
-        let out = given(out, name_of_out)?;
-        out.write(given(handle, name)?.read(body)?);
+        let out = out?;
+        out.write(handle?.read(body)?);
         Ok(())
     })
 }

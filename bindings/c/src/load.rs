@@ -79,7 +79,9 @@ pub extern "C" fn pleach_load_begin(
     namespace: u8,
     load: Out<Box<PleachLoad>>,
 ) -> Failed {
-    ask((db, "db"), (load, "load"), |db| Ok(Box::new(Handle::new(Load::begin(db, namespace)?))))
+    ask(given(db, "db"), given(load, "load"), |db| {
+        Ok(Box::new(Handle::new(Load::begin(db, namespace)?)))
+    })
 }
 
 /// Gives `count` pairs to a load: their keys one after the other, their values one after the other, and the length of

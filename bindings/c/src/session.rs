@@ -46,7 +46,7 @@ pub extern "C" fn pleach_session_at(
     commit: u64,
     session: Out<Box<PleachSession>>,
 ) -> Failed {
-    ask((db, "db"), (session, "session"), |db| Ok(Box::new(Handle::new(db.at(commit)?))))
+    ask(given(db, "db"), given(session, "session"), |db| Ok(Box::new(Handle::new(db.at(commit)?))))
 }
 
 /// Frees a session.
@@ -61,7 +61,7 @@ pub extern "C" fn pleach_session_commit_number(
     session: Option<&PleachSession>,
     number: Out<u64>,
 ) -> Failed {
-    ask((session, "session"), (number, "number"), |session| Ok(session.commit_number()))
+    ask(given(session, "session"), given(number, "number"), |session| Ok(session.commit_number()))
 }
 
 /// The root of a Merkle namespace in the session's state. Errors as of `pleach_root`.
@@ -71,7 +71,9 @@ pub extern "C" fn pleach_session_root(
     namespace: u8,
     root: Out<Key>,
 ) -> Failed {
-    ask((session, "session"), (root, "root"), |session| root_of(session.roots(), namespace))
+    ask(given(session, "session"), given(root, "root"), |session| {
+        root_of(session.roots(), namespace)
+    })
 }
 
 /// Reads the value of a key; no bytes where it has none. Errors: 410, there is no such namespace; 502, the state is older
@@ -83,7 +85,7 @@ pub extern "C" fn pleach_session_read(
     key: Option<&Key>,
     value: Out<PleachBytes>,
 ) -> Failed {
-    ask((session, "session"), (value, "value"), |session| {
+    ask(given(session, "session"), given(value, "value"), |session| {
         let found = session.namespace(namespace)?.read(given(key, "key")?)?;
         Ok(PleachBytes::new(found.map(Owner::Value)))
     })
@@ -141,7 +143,7 @@ pub extern "C" fn pleach_session_prove(
     key: Option<&Key>,
     proof: Out<PleachBytes>,
 ) -> Failed {
-    ask((session, "session"), (proof, "proof"), |session| {
+    ask(given(session, "session"), given(proof, "proof"), |session| {
         Ok(PleachBytes::of(session.namespace(namespace)?.prove(given(key, "key")?)?))
     })
 }
@@ -155,7 +157,7 @@ pub unsafe extern "C" fn pleach_session_prove_many(
     count: usize,
     proof: Out<PleachBytes>,
 ) -> Failed {
-    ask((session, "session"), (proof, "proof"), |session| {
+    ask(given(session, "session"), given(proof, "proof"), |session| {
         // SAFETY: the caller's duty: NULL, or `count` keys.
         let keys = unsafe { self::keys(keys, count, "keys") }?;
         Ok(PleachBytes::of(session.namespace(namespace)?.prove_many(keys)?))
@@ -175,7 +177,7 @@ pub extern "C" fn pleach_session_prove_range(
     end: Out<Key>,
     proof: Out<PleachBytes>,
 ) -> Failed {
-    ask((session, "session"), (proof, "proof"), |session| {
+    ask(given(session, "session"), given(proof, "proof"), |session| {
         let (first, last, end) = (given(first, "first")?, given(last, "last")?, given(end, "end")?);
         let part = session.namespace(namespace)?.prove_range_part(*first..=*last, limit)?;
         end.write(*part.1.end());

@@ -48,7 +48,8 @@ impl Answers<'_> {
     /// # Safety
     /// `keys` is NULL, or so many keys are there; the others are NULL, or room for so many results, where nothing else is.
     unsafe fn new(
-        (keys, count): (*const u8, usize),
+        keys: *const u8,
+        count: usize,
         lookups: *mut u8,
         hashes: *mut Key,
     ) -> Fallible<Self> {
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn pleach_verify_keys(
         // SAFETY: the caller's duty: NULL, or so many bytes.
         let proof = KeysProof::from(unsafe { bytes(proof, proof_len, "proof") }?.to_vec());
         // SAFETY: the caller's duty: so many keys, and room for as many results.
-        let answers = unsafe { Answers::new((keys, count), lookups, value_hashes) }?;
+        let answers = unsafe { Answers::new(keys, count, lookups, value_hashes) }?;
         let verified = proof.verify(hasher, &root)?;
         answers.write(|key| verified.get(key));
         Ok(())
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn pleach_verify_witness(
         // SAFETY: the caller's duty: NULL, or so many bytes.
         let witness = unsafe { bytes(witness, witness_len, "witness") }?;
         // SAFETY: the caller's duty: so many keys, and room for as many results.
-        let answers = unsafe { Answers::new((keys, count), lookups, value_hashes) }?;
+        let answers = unsafe { Answers::new(keys, count, lookups, value_hashes) }?;
         let verified = witness::verify(hasher, witness, &root)?;
         answers.write(|key| verified.get(key));
         new_root.write(verified.new_root().to_bytes());

@@ -128,7 +128,7 @@ pub unsafe extern "C" fn pleach_log(
 /// folder, as it was given. Counters count from the open on, histograms from the first open of the folder in this process.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_metrics(db: Option<&PleachDb>, text: Out<PleachBytes>) -> Failed {
-    ask((db, "db"), (text, "text"), |db| {
+    ask(given(db, "db"), given(text, "text"), |db| {
         let figures = db.metrics();
         let label = format!("{{database=\"{}\"}} ", histograms::label_value(figures.folder()));
         let mut text = String::new();

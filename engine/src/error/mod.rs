@@ -476,11 +476,10 @@ impl Error {
             Self::InUse(_) | Self::NamespaceInUse { .. } => Advice::CloseOthers,
             Self::Full(_) => Advice::FreeSpace,
             Self::HistoryLost { .. } | Self::HistoryShort { .. } => Advice::Restore,
-            _ => match (self.code() / 100, self.device()) {
-                (4, _) => Advice::FixCall,
-                (6, _) => Advice::Reopen,
-                (_, Some(error)) => advice_on(error),
-                (_, None) => Advice::Restore,
+            _ => match self.code() / 100 {
+                4 => Advice::FixCall,
+                6 => Advice::Reopen,
+                _ => self.device().map_or(Advice::Restore, advice_on),
             },
         }
     }
