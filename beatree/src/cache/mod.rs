@@ -120,13 +120,8 @@ impl Cache {
     /// Like [`Cache::get`], for a batch, the current one or the next: the page is held through that batch, within seven
     /// eighths of the budget. Several uses by one batch count as one for eviction.
     #[inline]
-    pub fn get_for_batch(
-        &self,
-        page_no: PageNo,
-        tag: u32,
-        through: u64,
-    ) -> Option<Arc<CachedPage>> {
-        self.lock(page_no).get(page_no, tag, through)
+    pub fn get_for_batch(&self, page_no: PageNo, tag: u32, until: u64) -> Option<Arc<CachedPage>> {
+        self.lock(page_no).get(page_no, tag, until)
     }
 
     /// Like [`Cache::get`], for the last use by a batch: from now on the page is held through that batch and no longer.
@@ -135,9 +130,9 @@ impl Cache {
         &self,
         page_no: PageNo,
         tag: u32,
-        through: u64,
+        until: u64,
     ) -> Option<Arc<CachedPage>> {
-        self.lock(page_no).get_for_last_use(page_no, tag, through)
+        self.lock(page_no).get_for_last_use(page_no, tag, until)
     }
 
     /// True when more pages can be held.
@@ -150,14 +145,14 @@ impl Cache {
     /// The state of `key` in the page of this number and tag, if it is cached: as [`Cache::get_for_batch`] without
     /// counting a reference. Other threads wait for the shard meanwhile.
     #[inline]
-    pub fn stored(&self, page_no: PageNo, tag: u32, through: u64, key: &Key) -> Option<Stored> {
-        self.lock(page_no).stored(page_no, tag, through, key)
+    pub fn stored(&self, page_no: PageNo, tag: u32, until: u64, key: &Key) -> Option<Stored> {
+        self.lock(page_no).stored(page_no, tag, until, key)
     }
 
     /// Holds the page of this number and tag through a batch. True when the page is cached. Counts as no use.
     #[inline]
-    pub fn hold(&self, page_no: PageNo, tag: u32, through: u64) -> bool {
-        self.lock(page_no).hold_page(page_no, tag, through)
+    pub fn hold(&self, page_no: PageNo, tag: u32, until: u64) -> bool {
+        self.lock(page_no).hold_page(page_no, tag, until)
     }
 
     /// The page of this number and tag for a single pass, such as a scan's. Counts as no use.
@@ -179,7 +174,7 @@ impl Cache {
 
     /// Copies a validated leaf page in and returns it. It replaces another page of the same number; a page of the same
     /// number and tag stays.
-    pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, through: u64) -> Arc<CachedPage> {
+    pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, until: u64) -> Arc<CachedPage> {
         let room = self.lock(page_no).make_room();
         let is_new = room.carrier.is_none();
         let page = CachedPage::fill(room.carrier, page);
@@ -189,7 +184,7 @@ impl Cache {
         if is_new {
             self.note_full_block(&page);
         }
-        self.lock(page_no).insert(page_no, tag, page, through)
+        self.lock(page_no).insert(page_no, tag, page, until)
     }
 
     /// Like [`Cache::insert`], only where no page and no treelet must be evicted. The page's first fold begins its
@@ -235,9 +230,9 @@ impl Cache {
 
     /// A flush has moved a page: its treelet and its announced uses follow it to the new number.
     pub fn move_page(&self, from: PageNo, to: PageNo, tag: u32) {
-        let (through, treelet) = self.lock(from).detach(from);
-        if through != NO_BATCH {
-            self.hold(to, tag, through);
+        let (until, treelet) = self.lock(from).detach(from);
+        if until != NO_BATCH {
+            self.hold(to, tag, until);
         }
         let Some(treelet) = treelet else { return };
         if let Some(page) = self.peek(to, tag) {

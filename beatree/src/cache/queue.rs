@@ -29,7 +29,7 @@ pub(super) struct CacheEntry {
     pub(super) page_no: PageNo,
     pub(super) tag: u32,
     /// The last batch that the page is held for; [`NO_BATCH`] for none.
-    pub(super) through: u64,
+    pub(super) until: u64,
     /// Neighbours in its queue.
     newer: u32,
     older: u32,
@@ -53,7 +53,7 @@ impl CacheEntry {
             guess,
             page_no,
             tag,
-            through: NO_BATCH,
+            until: NO_BATCH,
             newer: NONE,
             older: NONE,
             uses: 0,

@@ -42,8 +42,8 @@ impl Shard {
 
     /// True when the rules of its queue let this page be evicted. If not, the page moves to the next queue.
     fn requeue_unless_evictable(&mut self, id: u32, hold: bool) -> bool {
-        let CacheEntry { through, uses, queue, from_main, .. } = self.entries[id as usize];
-        if hold && self.is_held(through) {
+        let CacheEntry { until, uses, queue, from_main, .. } = self.entries[id as usize];
+        if hold && self.is_held(until) {
             if queue == Queue::Main {
                 self.entries[id as usize].from_main = true;
                 self.parked += 1;
@@ -99,7 +99,7 @@ impl Shard {
     fn candidate(&mut self) -> Option<u32> {
         if let Some(id) = self.held.oldest() {
             let only = self.held.len() == self.pages();
-            if only || !self.is_held(self.entries[id as usize].through) {
+            if only || !self.is_held(self.entries[id as usize].until) {
                 return Some(id);
             }
             self.move_to(id, Queue::Held);

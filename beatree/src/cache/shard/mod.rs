@@ -133,13 +133,8 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn get(
-        &mut self,
-        page_no: PageNo,
-        tag: u32,
-        through: u64,
-    ) -> Option<Arc<CachedPage>> {
-        let id = self.use_entry(page_no, tag, through)?;
+    pub(super) fn get(&mut self, page_no: PageNo, tag: u32, until: u64) -> Option<Arc<CachedPage>> {
+        let id = self.use_entry(page_no, tag, until)?;
         self.entries[id as usize].page.clone()
     }
 
@@ -148,10 +143,10 @@ impl Shard {
         &mut self,
         page_no: PageNo,
         tag: u32,
-        through: u64,
+        until: u64,
     ) -> Option<Arc<CachedPage>> {
         let id = self.use_entry(page_no, tag, NO_BATCH)?;
-        self.set_hold(id, through);
+        self.set_hold(id, until);
         self.entries[id as usize].page.clone()
     }
 
@@ -160,10 +155,10 @@ impl Shard {
         &mut self,
         page_no: PageNo,
         tag: u32,
-        through: u64,
+        until: u64,
         key: &Key,
     ) -> Option<Stored> {
-        let id = self.use_entry(page_no, tag, through)?;
+        let id = self.use_entry(page_no, tag, until)?;
         let entry = &self.entries[id as usize];
         let page = entry.page.as_deref()?;
         page.cpu_prefetch_lookup(entry.guess, key);
@@ -172,25 +167,25 @@ impl Shard {
 
     /// Counts a use of the entry of a page number and tag, and holds it through a batch.
     #[inline]
-    fn use_entry(&mut self, page_no: PageNo, tag: u32, through: u64) -> Option<u32> {
+    fn use_entry(&mut self, page_no: PageNo, tag: u32, until: u64) -> Option<u32> {
         let Some(id) = self.find_tagged(page_no, tag) else {
             self.misses += 1;
             return None;
         };
         self.hits += 1;
-        let holds = self.is_held(through);
+        let holds = self.is_held(until);
         let entry = &mut self.entries[id as usize];
-        if !holds || entry.through < through {
+        if !holds || entry.until < until {
             entry.uses = MAX_USES.min(entry.uses + 1);
-            self.hold(id, through);
+            self.hold(id, until);
         }
         Some(id)
     }
 
     #[inline]
-    pub(super) fn hold_page(&mut self, page_no: PageNo, tag: u32, through: u64) -> bool {
+    pub(super) fn hold_page(&mut self, page_no: PageNo, tag: u32, until: u64) -> bool {
         let Some(id) = self.find_tagged(page_no, tag) else { return false };
-        self.hold(id, through);
+        self.hold(id, until);
         true
     }
 
@@ -224,7 +219,7 @@ impl Shard {
         page_no: PageNo,
         tag: u32,
         page: Arc<CachedPage>,
-        through: u64,
+        until: u64,
     ) -> Arc<CachedPage> {
         assert!(self.reserved > 0, "room was made");
         if let Some(id) = self.find(page_no) {
@@ -232,7 +227,7 @@ impl Shard {
             if let Some(present) = entry.page.as_ref().filter(|_| entry.tag == tag) {
                 let present = Arc::clone(present);
                 self.reserved -= 1;
-                self.hold(id, through);
+                self.hold(id, until);
                 return present;
             }
             self.take_out(id);
@@ -247,7 +242,7 @@ impl Shard {
         self.reserved -= 1;
         self.put(
             CacheEntry::new(page_no, tag, Some(Arc::clone(&page)), self.entrance(page_no)),
-            through,
+            until,
         );
         self.page_bytes += page.bytes();
         self.insertions += 1;
@@ -302,8 +297,8 @@ impl Shard {
                 usize::from(entry.from_main),
                 page.bytes(),
                 usize::from(page.has_treelet()),
-                usize::from(self.is_held(entry.through)),
-                usize::from(entry.through > self.batch),
+                usize::from(self.is_held(entry.until)),
+                usize::from(entry.until > self.batch),
             ];
             seen.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
         }
@@ -384,39 +379,39 @@ impl Shard {
 
     /// Holds an entry through a batch, unless it is held for longer or there is no room.
     #[inline]
-    fn hold(&mut self, id: u32, through: u64) {
-        if through > self.entries[id as usize].through {
-            self.set_hold(id, through);
+    fn hold(&mut self, id: u32, until: u64) {
+        if until > self.entries[id as usize].until {
+            self.set_hold(id, until);
         }
     }
 
     /// Holds an entry through this batch and no longer, as far as there is room.
-    fn set_hold(&mut self, id: u32, through: u64) {
-        let through = through.min(self.batch + 1);
-        let was = self.entries[id as usize].through;
-        if self.is_held(through) && !self.is_held(was) && self.held_now >= self.max_held() {
+    fn set_hold(&mut self, id: u32, until: u64) {
+        let until = until.min(self.batch + 1);
+        let was = self.entries[id as usize].until;
+        if self.is_held(until) && !self.is_held(was) && self.held_now >= self.max_held() {
             return;
         }
         self.forget_hold(was);
-        if self.is_held(through) {
+        if self.is_held(until) {
             self.held_now += 1;
-            self.held_on += usize::from(through > self.batch);
+            self.held_on += usize::from(until > self.batch);
         }
-        self.entries[id as usize].through = through;
+        self.entries[id as usize].until = until;
     }
 
     /// Counts an entry that was held through this batch as held no longer.
-    fn forget_hold(&mut self, through: u64) {
-        if self.is_held(through) {
+    fn forget_hold(&mut self, until: u64) {
+        if self.is_held(until) {
             self.held_now -= 1;
-            self.held_on -= usize::from(through > self.batch);
+            self.held_on -= usize::from(until > self.batch);
         }
     }
 
     /// True when a page that is held through this batch is held now.
     #[inline]
-    fn is_held(&self, through: u64) -> bool {
-        through != NO_BATCH && through >= self.batch
+    fn is_held(&self, until: u64) -> bool {
+        until != NO_BATCH && until >= self.batch
     }
 
     /// Pages that can be held: an eighth of what treelets leave is for pages that are not.
@@ -432,25 +427,25 @@ impl Shard {
     }
 
     /// Adds an entry for a page that has none.
-    fn put(&mut self, entry: CacheEntry, through: u64) {
+    fn put(&mut self, entry: CacheEntry, until: u64) {
         let (page_no, queue) = (entry.page_no, entry.queue);
         let id = self.vacant.pop().expect("room was made for an entry");
         self.entries[id as usize] = entry;
         let (list, entries) = self.list(queue);
         list.push(entries, id);
         self.table.insert(hash(page_no), id);
-        self.hold(id, through);
+        self.hold(id, until);
     }
 
     /// Empties an entry that has a page.
     fn take_out(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let CacheEntry { page_no, through, queue, .. } = self.entries[id as usize];
+        let CacheEntry { page_no, until, queue, .. } = self.entries[id as usize];
         let (list, entries) = self.list(queue);
         list.unlink(entries, id);
         self.unpark(id);
         let entries = &self.entries;
         self.table.remove(hash(page_no), id, |id| hash(entries[id as usize].page_no));
-        self.forget_hold(through);
+        self.forget_hold(until);
         self.vacant.push(id);
         let page = self.entries[id as usize].page.take();
         if let Some(page) = &page {

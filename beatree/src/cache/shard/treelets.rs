@@ -69,8 +69,8 @@ impl Shard {
             self.treelets -= 1;
             self.page_bytes -= page::TREELET_COST;
         }
-        let through = entry.through;
+        let until = entry.until;
         self.set_hold(id, NO_BATCH);
-        (through, treelet)
+        (until, treelet)
     }
 }
