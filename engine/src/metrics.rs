@@ -264,9 +264,8 @@ mod tests {
              `PrometheusBuilder::new().set_buckets_for_metric(Matcher::Prefix(\"pleach_\".into()), &observe::BUCKETS)`. \
              `cargo run --release -p pleach --features metrics --example prometheus` is a program.\n\
              * *C, Python, Go*: `pleach_metrics`, `Db.metrics`, `DB.Metrics` are all of it as text that Prometheus reads.\n\n\
-             The label `database` is the folder, as it was given. Counters of a recorder grow by what has happened since the last record of the same open: \
-             they go on when a process opens a database again,\nand several opens of a folder add up; gauges of a folder are those of the last record. \
-             [grafana.json](data/grafana.json) is a dashboard, [alerts.yml](data/alerts.yml) has alerts.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
+             The label `database` is the folder, as it was given. Counters of a recorder go on when a process opens a database again, and several\nopens of a folder add up; \
+             gauges are those of the last record. [grafana.json](data/grafana.json) is a dashboard, [alerts.yml](data/alerts.yml) has alerts.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
         );
         for info in Metrics::ALL {
             let kind = format!("{:?}", info.kind).to_lowercase();
