@@ -33,22 +33,19 @@ pub(super) struct PageTask {
     pub(super) page: Option<Arc<CachedPage>>,
     pub(super) accesses: Range<usize>,
     pub(super) buffered: Range<usize>,
-    /// True when overlays have changes beyond the buffered ones.
-    pub(super) is_overlaid: bool,
-    /// The node in the view, when it is known without folding and nothing is accessed.
-    pub(super) known: Option<Node>,
-    /// The page's version in the view, for which its treelet must be valid; `None` after a change by later commits.
-    pub(super) as_of: Option<u64>,
+    pub(super) in_view: PageInView,
     /// The changes of the page since it was written, as flushes count them ([`count_change`]).
     changes_since_write: u8,
 }
 
-/// What a view has of a page beyond the changes that the region buffers: fields of its [`PageTask`].
-#[derive(Clone, Copy)]
-struct PageInView {
-    known: Option<Node>,
-    is_overlaid: bool,
-    as_of: Option<u64>,
+/// A page in the view of a batch.
+pub(super) struct PageInView {
+    /// True when overlays have changes beyond the buffered ones.
+    pub(super) is_overlaid: bool,
+    /// The node, when it is known without folding and nothing is accessed.
+    pub(super) known: Option<Node>,
+    /// The page's version, for which its treelet must be valid; `None` after a change by later commits.
+    pub(super) as_of: Option<u64>,
 }
 
 /// A child of a region, with the accesses below it.
@@ -131,7 +128,7 @@ impl PageTask {
     /// True when the page's treelet keeps nodes inside of the page: it was folded before, or this batch makes it due
     /// for a flush, which then has its nodes.
     pub(super) fn should_keep_nodes(&self, batch: &Batch<'_>) -> bool {
-        let learns = self.as_of.is_some() && batch.learns;
+        let learns = self.in_view.as_of.is_some() && batch.learns;
         let Some(page) = self.page.as_ref().filter(|_| learns) else { return false };
         let again = page.mark_folded();
         again || self.is_flush_due(batch)
@@ -208,7 +205,7 @@ impl Chunk {
                 let from = self.buffered.len();
                 state.copy_buffered(&prefix, &mut self.buffered);
                 let version = Some(state.version(child));
-                let in_view = PageInView { known: None, is_overlaid: false, as_of: version };
+                let in_view = PageInView { is_overlaid: false, known: None, as_of: version };
                 self.push_page(state, child, at..end, from, in_view);
             } else {
                 accessed.push(AccessedChild { child, accesses: at..end });
@@ -237,18 +234,15 @@ impl Chunk {
         buffered_from: usize,
         in_view: PageInView,
     ) {
-        let PageInView { known, is_overlaid, as_of } = in_view;
         let at = child_page(state, child);
         self.pages.push(PageTask {
             child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
             prefix: state.children().prefix(child),
-            at: at.filter(|_| known.is_none()),
+            at: at.filter(|_| in_view.known.is_none()),
             page: None,
             accesses,
             buffered: buffered_from..self.buffered.len(),
-            is_overlaid,
-            known,
-            as_of,
+            in_view,
             changes_since_write: state.changes_since_write(child),
         });
     }
@@ -295,7 +289,7 @@ impl Chunk {
             } else {
                 same.then(|| state.version(child))
             };
-            self.push_page(state, child, accesses, from, PageInView { known, is_overlaid, as_of });
+            self.push_page(state, child, accesses, from, PageInView { is_overlaid, known, as_of });
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ impl Chunk {
         for at in task.pages.clone() {
             self.prefetch_ahead(batch, at);
             let page = &self.pages[at];
-            let subtrie = if let Some(known) = &page.known {
+            let subtrie = if let Some(known) = &page.in_view.known {
                 scratch.folder.known_subtrie(known, &page.prefix)
             } else {
                 self.put_page(batch, at, scratch)
@@ -117,14 +117,14 @@ impl Chunk {
         let mut fold = |treelet: Option<TreeletNodes<'_>>| {
             let mut state = PageState { at: &page.prefix, leaf: leaf.as_ref(), buffered, treelet };
             let (overlaid, all);
-            if page.is_overlaid {
+            if page.in_view.is_overlaid {
                 overlaid = batch.view.merge_overlays(buffered, &needed_prefixes(&state, accesses));
                 state.buffered = &overlaid;
             }
             if needs_parts(state.buffered.len() + accesses.len())
                 && !is_divided_by_treelet(&state, accesses)
             {
-                if page.is_overlaid {
+                if page.in_view.is_overlaid {
                     // The page is folded without its treelet.
                     all = batch.view.merge_overlays(buffered, &[page.prefix]);
                     state.buffered = &all;
@@ -135,13 +135,13 @@ impl Chunk {
             }
             fold_page(folder, &state, keeps, accesses, results)
         };
-        let FoldedPage { subtrie, columns, parts } = match (&page.page, page.as_of) {
+        let FoldedPage { subtrie, columns, parts } = match (&page.page, page.in_view.as_of) {
             (Some(cached), Some(as_of)) => cached.treelet(as_of, fold),
             _ => fold(None),
         };
         if writes_of(accesses).next().is_some() {
             // However large the batch is: parts are few beside the buffered changes.
-            if !parts.is_empty() && page.as_of.is_some() {
+            if !parts.is_empty() && page.in_view.as_of.is_some() {
                 unhashed.parts.push((unhashed.pages.len(), parts));
             }
             let (node, treelet) = (folder.watch(&subtrie), from..folder.kept_counts().0);
@@ -234,7 +234,7 @@ impl Chunk {
                 child: task.child,
                 prefix: task.prefix,
                 node: *folder.watched(node),
-                as_of: task.as_of.unwrap_or_default(),
+                as_of: task.in_view.as_of.unwrap_or_default(),
                 treelet,
                 columns,
                 is_flush_due: task.is_flush_due(batch),
