@@ -64,7 +64,7 @@
 //! let nodes = fold_pages(&mut Folder::new(Hasher::BLAKE3), &[whole]).remove(0);
 //! let number = PageNo::new(0);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: number.into(), db_id: 1 };
-//! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
+//! let stamp = PageStamp { identity, flush: 1, namespace: 0, last_commit: 1 };
 //! let mut page = [0; PAGE_SIZE];
 //! let tag = write_page(&mut page, &stamp, &Prefix::ROOT, &cells, &nodes.stored);
 //!

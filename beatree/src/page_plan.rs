@@ -29,7 +29,7 @@
 //! let nodes = fold_pages(&mut Folder::new(Hasher::BLAKE3), &unfolded);
 //! let (first, mut page) = (&unfolded[0], [0; PAGE_SIZE]);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: 0, db_id: 1 };
-//! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
+//! let stamp = PageStamp { identity, flush: 1, namespace: 0, last_commit: 1 };
 //! write_page(&mut page, &stamp, &first.prefix, first.cells, &nodes[0].stored);
 //! assert_eq!(LeafView::parse(&page, &identity).expect("whole").len(), first.cells.len());
 //! ```
@@ -208,7 +208,7 @@ pub struct PageStamp {
     /// Namespace.
     pub namespace: u8,
     /// The last commit whose changes it contains.
-    pub through: u64,
+    pub last_commit: u64,
 }
 
 impl PageStamp {
@@ -219,7 +219,7 @@ impl PageStamp {
             flush: self.flush,
             namespace: self.namespace,
             prefix: *prefix,
-            applied_through: self.through,
+            applied_through: self.last_commit,
             levels: levels(prefix),
             count: 0,
         }

@@ -143,7 +143,7 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
     let nodes = fold_pages(&mut folder, &unfolded);
     let mut page = Box::new([0; 4096]);
     let identity = Identity { kind: FileKind::Leaf, page_no: 7, db_id: 1 };
-    let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 0 };
+    let stamp = PageStamp { identity, flush: 1, namespace: 0, last_commit: 0 };
     write_page(&mut page, &stamp, at, &cells, &nodes[0].stored);
     page
 }

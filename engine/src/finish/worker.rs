@@ -282,8 +282,8 @@ fn start_chunk(job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
                 cache.get(at.page, at.tag)
             } else {
                 // Pages that become due are held for the flush, all others are released.
-                let through = if page.is_flush_due(job.batch) { next } else { NO_BATCH };
-                cache.get_for_last_use(at.page, at.tag, through)
+                let until = if page.is_flush_due(job.batch) { next } else { NO_BATCH };
+                cache.get_for_last_use(at.page, at.tag, until)
             };
             if page.page.is_some() {
                 hits += 1;

@@ -178,13 +178,14 @@ impl Round {
         let mut runs: Vec<PageBuf> =
             numbers.chunk_by(|a, b| a.is_before(*b)).map(|run| self.buffer(run.len())).collect();
         let flush = self.flush;
-        let built =
-            fill(&merged, &folded, rewrites, &numbers, &mut runs, |number, through| PageStamp {
+        let built = fill(&merged, &folded, rewrites, &numbers, &mut runs, |number, last_commit| {
+            PageStamp {
                 identity: db.store.leaf_identity(number),
                 flush,
                 namespace: db.namespace,
-                through,
-            });
+                last_commit,
+            }
+        });
         drop(folded);
         assert_eq!(built.iter().map(Vec::len).sum::<usize>(), numbers.len(), "one page a number");
         let replaced = merged.replaced_runs;

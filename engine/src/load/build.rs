@@ -183,7 +183,7 @@ impl UnitBuilder<'_> {
                     identity: self.db.store.leaf_identity(*number),
                     flush: self.flush,
                     namespace: self.db.namespace,
-                    through: self.commit,
+                    last_commit: self.commit,
                 };
                 let page_of = &unfolded[page];
                 let nodes = match self.db.kind {

@@ -88,10 +88,10 @@ pub(super) fn look_up(
         pages.for_each(|at| cache.cpu_prefetch(at.page, step));
     }
     // One batch longer, since the batch under way may be finished before they are read.
-    let through = db.store.batch() + 1;
+    let until = db.store.batch() + 1;
     for (key, found) in keys.iter().zip(&mut found) {
         let Some(at) = found.at.take() else { continue };
-        found.page = cache.get_for_batch(at.page, at.tag, through);
+        found.page = cache.get_for_batch(at.page, at.tag, until);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = PageRequestPurpose::Key { namespace, key: *key, value_as_of };

@@ -112,7 +112,7 @@ impl ScanLeaf {
 /// Changes of a region by undo and overlays, as of the region's newest commit then.
 struct RegionChanges {
     region: Prefix,
-    through: u64,
+    last_commit: u64,
     changes: Vec<StoredPair>,
 }
 
@@ -328,13 +328,13 @@ impl ScanSide {
         let differs = view.has_changes(state);
         // No commit was applied here since then, so no undo is missing.
         let knows = |over: &RegionChanges| {
-            over.region.contains(&prefix) && state.last_commit() <= over.through
+            over.region.contains(&prefix) && state.last_commit() <= over.last_commit
         };
         if differs && !self.region_changes.as_ref().is_some_and(knows) {
-            let (region, through) = (*region, state.last_commit());
+            let (region, last_commit) = (*region, state.last_commit());
             self.region_changes = Some(RegionChanges {
                 region,
-                through,
+                last_commit,
                 changes: view.changes_below(&region, state)?,
             });
         }
