@@ -120,6 +120,9 @@ impl ChildTable {
     }
 
     /// The prefix of a child.
+    ///
+    /// # Panics
+    /// When there is no such child.
     pub fn prefix(&self, index: usize) -> Prefix {
         if let Some(prefixes) = &self.whole {
             return prefixes[index];
@@ -137,6 +140,9 @@ impl ChildTable {
 
     /// The number of bits that the children on the two sides of a boundary share. Boundary 0 is between children 0 and
     /// 1.
+    ///
+    /// # Panics
+    /// When there is no such boundary.
     #[inline]
     pub fn shared_bits_at(&self, boundary: usize) -> u16 {
         if let Some(prefixes) = &self.whole {

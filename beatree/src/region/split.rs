@@ -13,6 +13,9 @@ use crate::children::{ChildRef, ChildTable};
 impl RegionState {
     /// Divides the region into regions of at most [`MAX_ENTRIES`] children each, which get its buffered changes, and
     /// retires it.
+    ///
+    /// # Panics
+    /// When all children are below one half, which is a defect.
     pub fn split(&mut self, hasher: Hasher) -> Vec<Region> {
         let mut done = Vec::new();
         let mut todo = vec![self.take()];
