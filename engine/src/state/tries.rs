@@ -108,7 +108,7 @@ impl Tries {
     /// Removes the trie of a dropped namespace that nobody can reach any more.
     pub(crate) fn remove(&self, namespace: u8) {
         self.change(|tries| {
-            tries.retain(|trie| trie.namespace != namespace || trie.dropped.is_none())
+            tries.retain(|trie| trie.namespace != namespace || trie.dropped.is_none());
         });
     }
 
