@@ -215,6 +215,30 @@ fn a_state_that_is_too_old_stays_so_while_runs_are_written() {
     });
 }
 
+/// Commits may move the history on into a run while the checkpoint task writes it. The states before were refused, and
+/// their long values may be free: they could be read again once the run was listed, which begins before them.
+#[test]
+fn a_state_that_is_too_old_stays_so_where_a_run_reaches_further_back() {
+    let undo = on_device(3);
+    let next = || {
+        commit(&undo, undo.newest() + 1);
+        undo.settle();
+    };
+    (0..5).for_each(|_| next());
+    let allocate = &mut |pages| {
+        next();
+        assert!(
+            undo.load_since(2).is_err() && undo.load_since(3).is_ok(),
+            "three before the sixth"
+        );
+        Ok(vec![OverflowRun { start: 0, pages: u32::try_from(pages).expect("few") }])
+    };
+    undo.write_run(|| Ok(1), allocate).expect("written");
+    assert_eq!((undo.disk_runs().0, undo.disk_commits()), (1, 3), "commits 3 to 5");
+    assert!(undo.load_since(2).is_err(), "it was refused");
+    undo.load_since(3).expect("in the history");
+}
+
 /// A state's values are in the undo of recent commits after it, not in that of its own commit.
 #[test]
 fn a_state_is_what_the_commits_behind_it_have_replaced() {

@@ -11,9 +11,9 @@
 //! because of a limit in bytes of disk, or because the runs and records with undo begin there. The undo of commits up
 //! to *written* is in runs on the device; that of later ones is in memory, and in their records. Undo in memory begins
 //! at *memory from*: without a limit at `oldest`, or at an older commit that is pinned. Beyond [`HistoryLimits::bytes`] of
-//! memory the oldest undo is evicted once it is on the device; without a history in any case, pinned or not. All three
-//! only rise. A commit is *readable* when all undo after it is kept; the first such commit is the floor, which falls
-//! where a run on the device is listed that reaches further back than memory.
+//! memory the oldest undo is evicted once it is on the device; without a history in any case, pinned or not. A commit is
+//! *readable* when all undo after it is kept; the first such commit is the *floor*. All of these only rise: where a run
+//! on the device reaches further back, long values of older states may be free by then.
 //!
 //! Pure bookkeeping, guarded by the lock of [`super::undo`].
 
@@ -266,7 +266,7 @@ impl Window {
         memory: &[RunSize],
         disk: &[RunSize],
     ) -> (u64, u64) {
-        let before = [self.oldest, self.memory_from];
+        let before = [self.oldest, self.memory_from, self.floor];
         self.oldest = self.begin_after(self.tip).min(self.tip);
         let mut limited = 0;
         let mut taken =
@@ -301,8 +301,9 @@ impl Window {
             }
         }
         let first = disk.iter().find(|run| run.through > self.oldest);
-        self.floor = first.map_or(self.memory_from, |run| run.after.min(self.memory_from));
-        let after = [self.oldest, self.memory_from];
+        let reach = first.map_or(self.memory_from, |run| run.after.min(self.memory_from));
+        self.floor = self.floor.max(reach);
+        let after = [self.oldest, self.memory_from, self.floor];
         assert!(
             before.iter().zip(&after).all(|(before, after)| before <= after),
             "marks only rise"

@@ -28,7 +28,7 @@ impl Undo {
     #[inline]
     pub(in crate::state) fn load_since(&self, base: u64) -> Result<Guard<Arc<UndoSet>>> {
         let set = self.current.load();
-        if set.floor() <= base { Ok(set) } else { Err(self.too_old_error(base)) }
+        if set.floor <= base { Ok(set) } else { Err(self.too_old_error(base)) }
     }
 
     /// The error for a state that is not kept any more.

@@ -70,20 +70,25 @@ pub(in crate::state) struct UndoSet {
     recent: Vec<RecentCommit>,
     /// Bytes of runs in the making.
     merging: u64,
+    /// The undo of all commits after this one is kept. It only rises: what older states name may be free, even where a
+    /// run on the device has their undo.
+    floor: u64,
 }
 
 impl UndoSet {
     /// The undo that is on the device, all of it through `tip`.
     fn new(disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
         let (runs, recent) = (Runs::default(), Vec::new());
-        Self { disk: disk.into(), memory_from: tip, runs, recent, merging: 0 }
+        let mut set =
+            Self { disk: disk.into(), memory_from: tip, runs, recent, merging: 0, floor: 0 };
+        set.floor = set.reach();
+        set
     }
 
-    /// The undo of all commits after this one is kept.
-    fn floor(&self) -> u64 {
-        self.disk
-            .first()
-            .map_or(self.memory_from, |first| first.descriptor.after.min(self.memory_from))
+    /// The commit whose undo is the last that neither memory nor the device has.
+    fn reach(&self) -> u64 {
+        let first = self.disk.first();
+        first.map_or(self.memory_from, |first| first.descriptor.after.min(self.memory_from))
     }
 
     /// Bytes of memory of all runs and recent commits.
@@ -176,6 +181,12 @@ impl Undo {
     fn update(&self, change: impl FnOnce(&mut UndoSet)) {
         let mut set = UndoSet::clone(&self.current.load());
         change(&mut set);
+        set.floor = set.floor.max(set.reach());
+        self.replace(set);
+    }
+
+    fn replace(&self, set: UndoSet) {
+        assert!(self.current.load().floor <= set.floor, "what was too old stays so");
         self.current.store(Arc::new(set));
     }
 
@@ -238,7 +249,7 @@ impl Undo {
         let mut retention = self.retention.lock();
         retention.window.set_barrier(number);
         *merges = Merges::default();
-        self.current.store(Arc::new(UndoSet::new(Vec::new(), number)));
+        self.replace(UndoSet::new(Vec::new(), number));
         drop(retention);
         self.newest.store(number, Ordering::Release);
     }
