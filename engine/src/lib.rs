@@ -257,9 +257,9 @@ pub mod status {
     pub use crate::handles::{Holder, OpenHandles};
     pub use crate::opening::{LostHistory, Note, Opening};
     pub use crate::phase::Phase;
-    pub use crate::state::history::pins::Pin;
     pub use crate::state::pace::beats::TaskState;
     pub use crate::state::pages::quarantine::Quarantined;
+    pub use crate::state::undo::pins::Pin;
 }
 
 /// Types in the variants of [`Error`] that callers may match on. All other fields of variants are causes for display
@@ -303,9 +303,9 @@ pub mod internals {
 
     pub mod state {
         pub use crate::scrub::bad_page::page_of_value;
-        pub use crate::state::history::replaced::stored;
-        pub use crate::state::history::undo::Undo;
         pub use crate::state::pages::overflow::{assemble_value, read_pieces, runs};
+        pub use crate::state::undo::Undo;
+        pub use crate::state::undo::replaced::stored;
         pub use crate::state::view::merge_changes;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::vec::IntoIter;
 
-use crate::run::CommitOrder;
+use crate::tier::CommitOrder;
 
 /// The commits of a range that changed a key, in order; `next` is the oldest, `next_back` the newest. After an error
 /// the iterator is at its end.
@@ -27,22 +27,31 @@ impl<F> ChangingCommits<F> {
         let (front, back) = (Vec::new().into_iter(), Vec::new().into_iter());
         Self { first, last, front, back, lookup }
     }
-
-    fn is_left(&self, commit: u64) -> bool {
-        (self.first.unwrap_or(1)..=self.last).contains(&commit)
-    }
 }
 
 impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> ChangingCommits<F> {
-    /// Looks up the next commits from one end.
-    fn some(&mut self, order: CommitOrder) -> Result<IntoIter<u64>, E> {
-        if self.first.unwrap_or(1) > self.last {
-            return Ok(Vec::new().into_iter());
+    /// The next commit from one end.
+    fn step(&mut self, order: CommitOrder) -> Option<Result<u64, E>> {
+        let found = match order {
+            CommitOrder::Ascending => &mut self.front,
+            CommitOrder::Descending => &mut self.back,
+        };
+        let left = self.first.unwrap_or(1)..=self.last;
+        if found.len() == 0 && !left.is_empty() {
+            match (self.lookup)(self.first, self.last, order) {
+                Ok(some) => *found = some.into_iter(),
+                Err(error) => {
+                    (self.first, self.last) = (Some(1), 0);
+                    return Some(Err(error));
+                }
+            }
         }
-        let found = (self.lookup)(self.first, self.last, order);
-        // After an error the range is empty.
-        let found = found.inspect_err(|_| (self.first, self.last) = (Some(1), 0))?;
-        Ok(found.into_iter())
+        let commit = found.next().filter(|commit| left.contains(commit));
+        match order {
+            CommitOrder::Ascending => self.first = Some(commit.unwrap_or(self.last) + 1),
+            CommitOrder::Descending => self.last = commit.map_or(0, |commit| commit - 1),
+        }
+        commit.map(Ok)
     }
 }
 
@@ -52,15 +61,7 @@ impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> Iterator
     type Item = Result<u64, E>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.front.len() == 0 {
-            match self.some(CommitOrder::Ascending) {
-                Ok(front) => self.front = front,
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        let commit = self.front.next().filter(|commit| self.is_left(*commit));
-        self.first = Some(commit.unwrap_or(self.last) + 1);
-        commit.map(Ok)
+        self.step(CommitOrder::Ascending)
     }
 }
 
@@ -68,14 +69,6 @@ impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> DoubleEn
     for ChangingCommits<F>
 {
     fn next_back(&mut self) -> Option<Self::Item> {
-        if self.back.len() == 0 {
-            match self.some(CommitOrder::Descending) {
-                Ok(back) => self.back = back,
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        let commit = self.back.next().filter(|commit| self.is_left(*commit));
-        self.last = commit.map_or(0, |commit| commit - 1);
-        commit.map(Ok)
+        self.step(CommitOrder::Descending)
     }
 }

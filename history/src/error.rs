@@ -3,6 +3,8 @@
 use pleach_core::page::{OverflowError, PageError};
 use pleach_io::IoError;
 
+pub(super) type Result<T> = std::result::Result<T, Error>;
+
 /// The reason why a run on the device cannot be read or written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {

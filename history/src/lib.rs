@@ -9,7 +9,7 @@
 //! quarter more commits than are wanted.
 //!
 //! Runs in memory are written to the device as one ([`Runs::write_after`]), and merged there ([`DiskMerge`]). A
-//! [`DiskRun`] is found by its [`RunDescriptor`], which the caller stores.
+//! [`DiskRun`] is found by its [`RunDescriptor`], which the caller stores. Whatever form undo has, a [`Tier`] looks it up.
 
 mod changing_commits;
 mod disk;
@@ -23,11 +23,15 @@ mod runs;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tier;
 
 pub use self::changing_commits::ChangingCommits;
 #[doc(hidden)]
 pub use self::disk::entries_of;
 pub use self::disk::{DiskMerge, DiskRun, RunDescriptor, RunFile};
 pub use self::error::Error;
-pub use self::run::{CommitOrder, CommitRun, NodeScope, ReplacedNode, RunSize, Version};
+pub use self::run::{CommitRun, RunSize};
 pub use self::runs::{Merges, Runs};
+pub use self::tier::{
+    AsOf, CommitOrder, NodeScope, NodesAround, ReplacedNode, Tier, Tiers, Version,
+};

@@ -1,6 +1,5 @@
 //! Merges neighbouring runs into one, some versions at a time.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_core::{Key, Prefix};
@@ -9,40 +8,19 @@ use crate::filter::{Filter, Secret};
 use crate::run::Run;
 use crate::table::{MOST_BYTES, MOST_COMMITS, RunTable, TableKey};
 
-/// The state of a merge in one table.
+/// The next key of a table that is merged.
 struct MergeHead {
-    /// The remaining places of each namespace, the last first.
-    left: Vec<(u8, Range<usize>)>,
-    /// The namespace and the lead of the next key; the largest number at the end.
+    place: usize,
+    /// The key's namespace and lead; the largest number at the end.
     order: u64,
 }
 
 impl MergeHead {
-    fn new<K: TableKey>(table: &RunTable<K>) -> Self {
-        let mut head = Self { left: table.parts().rev().collect(), order: 0 };
-        head.look(table);
-        head
-    }
-
-    /// The next key's namespace and place.
-    fn next(&self) -> Option<(u8, usize)> {
-        self.left.last().map(|(namespace, keys)| (*namespace, keys.start))
-    }
-
-    fn look<K: TableKey>(&mut self, table: &RunTable<K>) {
-        self.order = self.next().map_or(u64::MAX, |(namespace, at)| {
-            u64::from(namespace) << 32 | u64::from(table.lead(at))
+    fn new<K: TableKey>(table: &RunTable<K>, place: usize) -> Self {
+        let order = table.namespace(place).map_or(u64::MAX, |namespace| {
+            u64::from(namespace) << 32 | u64::from(table.lead(place))
         });
-    }
-
-    fn advance<K: TableKey>(&mut self, table: &RunTable<K>) {
-        if let Some((_, keys)) = self.left.last_mut() {
-            keys.start += 1;
-            if keys.start == keys.end {
-                self.left.pop();
-            }
-        }
-        self.look(table);
+        Self { place, order }
     }
 }
 
@@ -54,15 +32,12 @@ struct MergeHeads<K> {
 
 impl<K: TableKey> MergeHeads<K> {
     fn new(runs: &[Arc<Run>], table: fn(&Run) -> &RunTable<K>) -> Self {
-        Self { table, heads: runs.iter().map(|run| MergeHead::new(table(run))).collect() }
+        Self { table, heads: runs.iter().map(|run| MergeHead::new(table(run), 0)).collect() }
     }
 
     /// The run with the least next key; of several the oldest.
     fn least(&self, runs: &[Arc<Run>]) -> usize {
-        let key = |at: usize| {
-            let (_, key) = self.heads[at].next()?;
-            Some(&(self.table)(&runs[at]).keys()[key])
-        };
+        let key = |at: usize| (self.table)(&runs[at]).keys().get(self.heads[at].place);
         let mut least = 0;
         for at in 1..self.heads.len() {
             let (own, other) = (self.heads[at].order, self.heads[least].order);
@@ -79,12 +54,12 @@ impl<K: TableKey> MergeHeads<K> {
         while merged.versions() < end {
             let least = self.least(runs);
             let (table, head) = ((self.table)(&runs[least]), &mut self.heads[least]);
-            let Some((namespace, at)) = head.next() else {
+            let Some(namespace) = table.namespace(head.place) else {
                 *left = end - merged.versions();
                 return true;
             };
-            merged.put_of(namespace, table, at);
-            head.advance(table);
+            merged.put_of(namespace, table, head.place);
+            *head = MergeHead::new(table, head.place + 1);
         }
         *left = 0;
         false

@@ -7,9 +7,7 @@ use pleach_core::{Key, Node, Prefix};
 
 use crate::filter::{Filter, Secret};
 use crate::table::RunTable;
-
-/// A version: the commit that replaced a value, and the value.
-pub type Version = (u64, Stored);
+use crate::tier::{AsOf, CommitOrder, NodeScope, ReplacedNode, Version};
 
 /// The commits and sizes of a run of the history.
 #[derive(Clone, Copy, Debug)]
@@ -22,35 +20,6 @@ pub struct RunSize {
     pub bytes: u64,
     /// Bytes of the overflow file that the replaced values of its commits take.
     pub value_bytes: u64,
-}
-
-/// A node that a commit replaced.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplacedNode {
-    /// Its prefix.
-    pub prefix: Prefix,
-    /// The commit that replaced it.
-    pub number: u64,
-    /// The node before that commit.
-    pub node: Node,
-}
-
-/// The kind of prefixes that nodes belong to.
-#[derive(Clone, Copy)]
-pub enum NodeScope {
-    /// Pages.
-    Pages,
-    /// Regions.
-    Regions,
-}
-
-/// The order in which commits are returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitOrder {
-    /// The oldest first.
-    Ascending,
-    /// The newest first.
-    Descending,
 }
 
 /// Most commits that one lookup returns.
@@ -87,13 +56,13 @@ impl Run {
         self.regions.finish();
     }
 
-    /// The version of a key with this hash as of `base`, where a commit of the run after that replaced it.
+    /// The version of a key with this hash, where a later commit of the run replaced it.
     #[inline]
-    pub(super) fn get(&self, namespace: u8, key: &Key, hash: u64, base: u64) -> Option<Version> {
+    pub(super) fn get(&self, at: AsOf, key: &Key, hash: u64) -> Option<Version> {
         if !self.filter.may_have(hash) {
             return None;
         }
-        self.values.find(namespace, key).and_then(|at| self.version(at, base))
+        self.values.find(at.namespace, key).and_then(|place| self.version(place, at.base))
     }
 
     /// The version of the key at a place.
@@ -102,19 +71,19 @@ impl Run {
         Some((self.values.commit(version), self.values.stored(version)))
     }
 
-    /// The first commits of a range, in order, that changed a key with this hash; a limited number.
+    /// The first of the later commits through `last`, in order, that changed a key with this hash; a limited number.
     pub(super) fn changing_commits(
         &self,
-        namespace: u8,
+        at: AsOf,
         key: &Key,
         hash: u64,
-        commits: &RangeInclusive<u64>,
+        last: u64,
         order: CommitOrder,
     ) -> Vec<u64> {
-        let has_it = self.filter.may_have(hash).then(|| self.values.find(namespace, key));
-        let Some(at) = has_it.flatten() else { return Vec::new() };
-        let Range { start, end } = self.values.versions_after(at, commits.start() - 1);
-        let end = self.values.versions_after(at, *commits.end()).start.min(end);
+        let has_it = self.filter.may_have(hash).then(|| self.values.find(at.namespace, key));
+        let Some(place) = has_it.flatten() else { return Vec::new() };
+        let Range { start, end } = self.values.versions_after(place, at.base);
+        let end = self.values.versions_after(place, last).start.min(end);
         let commit = |version| self.values.commit(version);
         match order {
             CommitOrder::Ascending => (start..end).take(COMMITS).map(commit).collect(),
@@ -122,13 +91,12 @@ impl Run {
         }
     }
 
-    /// Calls `see` with the places of the keys of some ascending ranges that commits of the run after `base` changed,
-    /// in order. One walk: each search begins at the end of the one before.
+    /// Calls `see` with the places of the keys of some ascending ranges that later commits of the run changed, in order.
+    /// One walk: each search begins at the end of the one before.
     pub(super) fn each_within(
         &self,
-        namespace: u8,
+        AsOf { namespace, base }: AsOf,
         ranges: &[RangeInclusive<Key>],
-        base: u64,
         mut see: impl FnMut(usize),
     ) {
         let values = &self.values;
@@ -149,14 +117,13 @@ impl Run {
         }
     }
 
-    /// The nodes that commits after `base` have replaced at and below a prefix, and of prefixes that contain it: of
-    /// each prefix the oldest.
+    /// The nodes that later commits have replaced at and below a prefix, and of prefixes that contain it: of each prefix
+    /// the oldest.
     pub(super) fn nodes_around(
         &self,
+        AsOf { namespace, base }: AsOf,
         of: NodeScope,
-        namespace: u8,
         prefix: &Prefix,
-        base: u64,
     ) -> Vec<ReplacedNode> {
         let table = match of {
             NodeScope::Pages => &self.pages,

@@ -69,7 +69,7 @@ impl Runs {
         after: u64,
         file: &Arc<RunFile>,
         number: impl FnOnce() -> Result<u64, E>,
-        before: impl FnOnce(u64) -> Option<Vec<(u64, Vec<u8>)>>,
+        before: impl FnOnce(u64) -> Vec<(u64, Vec<u8>)>,
         allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<Option<DiskRun>, E> {
         let mut runs: Vec<_> = self.after(after).iter().map(|(_, run)| Arc::clone(run)).collect();
@@ -85,7 +85,7 @@ impl Runs {
             }
             runs.pop();
         };
-        let commits = before(run.through).unwrap_or_default();
+        let commits = before(run.through);
         // Undo of commits between may have been discarded before it was written (rule `run-says-its-begin`).
         let Some(after) = commits.first().map(|(first, _)| first - 1) else { return Ok(None) };
         let names = write_run(file, number()?, &run, after, &commits, allocate)?;

@@ -218,8 +218,14 @@ impl<K: TableKey> RunTable<K> {
     }
 
     /// The namespaces, with the places of their keys.
-    pub(super) fn parts(&self) -> impl DoubleEndedIterator<Item = (u8, Range<usize>)> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = (u8, Range<usize>)> {
         self.parts.iter().map(|(namespace, _)| (*namespace, self.part(*namespace)))
+    }
+
+    /// The namespace of the key at a place; `None` behind the last key.
+    pub(super) fn namespace(&self, at: usize) -> Option<u8> {
+        let part = self.parts.partition_point(|(_, first)| *first <= at).checked_sub(1)?;
+        (at < self.keys.len()).then_some(self.parts[part].0)
     }
 
     #[inline]

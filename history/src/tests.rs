@@ -1,7 +1,6 @@
 //! Runs compared with a plain list of all versions.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -133,99 +132,29 @@ fn nodes_of(all: &Naive, of: NodeScope) -> Vec<(u8, u64, Prefix)> {
     own.collect()
 }
 
-/// Runs, in memory or on the device.
-trait Lookups {
-    fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version>;
-    fn within(
-        &self,
-        namespace: u8,
-        ranges: &[RangeInclusive<Key>],
-        base: u64,
-    ) -> Vec<(Key, Stored)>;
-    /// The oldest node of each prefix comes first.
-    fn nodes_around(&self, of: NodeScope, at: &Prefix, base: u64) -> Vec<ReplacedNode>;
-    /// The first of the commits that changed a key.
-    fn changes(
-        &self,
-        namespace: u8,
-        key: &Key,
-        commits: &RangeInclusive<u64>,
-        order: CommitOrder,
-    ) -> Vec<u64>;
-}
-
-impl Lookups for Runs {
-    fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version> {
-        self.get(namespace, key, base)
-    }
-    fn within(
-        &self,
-        namespace: u8,
-        ranges: &[RangeInclusive<Key>],
-        base: u64,
-    ) -> Vec<(Key, Stored)> {
-        self.values_within(namespace, ranges, base)
-    }
-    fn nodes_around(&self, of: NodeScope, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
-        self.nodes_around(of, NAMESPACES[0], at, base).flatten().collect()
-    }
-    fn changes(
-        &self,
-        namespace: u8,
-        key: &Key,
-        commits: &RangeInclusive<u64>,
-        order: CommitOrder,
-    ) -> Vec<u64> {
-        self.changing_commits(namespace, key, commits, order)
-    }
-}
-
-impl Lookups for Vec<Arc<DiskRun>> {
-    fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version> {
-        let mut later = self.iter().filter(|run| run.descriptor.through > base);
-        later.find_map(|run| run.get(namespace, key, base).expect("read"))
-    }
-    fn within(
-        &self,
-        namespace: u8,
-        ranges: &[RangeInclusive<Key>],
-        base: u64,
-    ) -> Vec<(Key, Stored)> {
-        let mut all = BTreeMap::new();
-        for run in self.iter().rev().filter(|run| run.descriptor.through > base) {
-            let see = |key, stored| drop(all.insert(key, stored));
-            run.for_each_within(namespace, ranges, base, see).expect("read");
-        }
-        all.into_iter().collect()
-    }
-    fn nodes_around(&self, of: NodeScope, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
-        let later = self.iter().filter(|run| run.descriptor.through > base);
-        later.flat_map(|run| run.nodes_around(of, NAMESPACES[0], at, base).expect("read")).collect()
-    }
-    fn changes(
-        &self,
-        namespace: u8,
-        key: &Key,
-        commits: &RangeInclusive<u64>,
-        order: CommitOrder,
-    ) -> Vec<u64> {
-        let mut found = self
-            .iter()
-            .map(|run| run.changing_commits(namespace, key, commits, order).expect("read"));
-        let any = |found: &Vec<u64>| !found.is_empty();
-        let first =
-            if order == CommitOrder::Ascending { found.find(any) } else { found.rfind(any) };
-        first.unwrap_or_default()
-    }
+fn tiers(
+    disk: &[Arc<DiskRun>],
+    base: u64,
+) -> Tiers<impl DoubleEndedIterator<Item = &dyn Tier> + Clone> {
+    let later = &disk[disk.partition_point(|run| run.descriptor.through <= base)..];
+    Tiers(later.iter().map(|run| &**run as &dyn Tier))
 }
 
 /// Checks nodes in and around prefixes as of a commit: of each prefix the oldest.
-fn check_nodes(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
+fn check_nodes(runs: &impl Tier, all: &Naive, base: u64, spread: bool) {
     for of in [NodeScope::Pages, NodeScope::Regions] {
         let nodes = nodes_of(all, of);
         for at in (0..31).step_by(5) {
             for around in [prefix(&key(at, spread)), Prefix::new(&key(at, spread), 12)] {
-                let mut found = runs.nodes_around(of, &around, base);
+                let (mut found, mut from) = (Vec::new(), base);
+                while let Some(own) = runs
+                    .nodes(AsOf { namespace: NAMESPACES[0], base: from }, of, &around)
+                    .expect("read")
+                {
+                    assert!(own.through > from && !own.nodes.is_empty());
+                    found.extend(own.nodes);
+                    from = own.through;
+                }
                 found.sort_by_key(|one| (one.prefix, one.number));
                 found.dedup_by_key(|one| one.prefix);
                 let mut expected: Vec<_> = nodes
@@ -248,7 +177,7 @@ fn check_nodes(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
 
 /// Checks the commits of a range that changed a key, in both orders.
 fn check_changes(
-    runs: &impl Lookups,
+    runs: &impl Tier,
     all: &Naive,
     (namespace, key): (u8, &Key),
     commits: RangeInclusive<u64>,
@@ -258,10 +187,10 @@ fn check_changes(
         own.map(|one| one.2).filter(|number| commits.contains(number)).collect();
     let changes = || {
         ChangingCommits::new(Some(*commits.start()), *commits.end(), |first, last, order| {
-            let found = runs.changes(namespace, key, &(first.expect("given")..=last), order);
-            Ok::<_, Infallible>(found)
+            let at = AsOf { namespace, base: first.expect("given") - 1 };
+            runs.commits(at, key, last, order)
         })
-        .map(|Ok(commit)| commit)
+        .map(|commit| commit.expect("read"))
     };
     assert_eq!(changes().collect::<Vec<_>>(), expected, "{namespace} in {commits:?}");
     // Some from the end, then the rest.
@@ -271,7 +200,7 @@ fn check_changes(
 }
 
 /// Checks all lookups as of a commit.
-fn check(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
+fn check(runs: &impl Tier, all: &Naive, base: u64, spread: bool) {
     for namespace in NAMESPACES {
         let then = |key: &Key| {
             let later =
@@ -281,14 +210,15 @@ fn check(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
         let mut keys: Vec<Key> = (0..31).map(|number| key(number, spread)).collect();
         keys.sort_unstable();
         for key in &keys {
-            assert_eq!(runs.get(namespace, key, base), then(key), "{namespace} as of {base}");
+            let found = runs.version(AsOf { namespace, base }, key).expect("read");
+            assert_eq!(found, then(key), "{namespace} as of {base}");
         }
         for key in &keys[..2] {
             check_changes(runs, all, (namespace, key), base + 1..=base + 60);
         }
         check_changes(runs, all, (namespace, &keys[2]), base + 1..=1000);
         let within = |ranges: &[RangeInclusive<Key>]| {
-            let found = runs.within(namespace, ranges, base);
+            let found = runs.values(AsOf { namespace, base }, ranges).expect("read");
             let is_in = |key: &&Key| ranges.iter().any(|range| range.contains(*key));
             let expected: Vec<_> =
                 keys.iter().filter(is_in).filter_map(|key| Some((*key, then(key)?.1))).collect();
@@ -397,7 +327,7 @@ impl Files {
         self.number += 1;
         let (number, next) = (self.number, &mut self.next);
         let commits =
-            |through| Some((after + 1..=through).map(|commit| (commit, said(commit))).collect());
+            |through| (after + 1..=through).map(|commit| (commit, said(commit))).collect();
         let allocate = &mut |pages| Self::allocate(next, pages);
         let run = runs.write_after(after, &self.file, || Ok(number), commits, allocate);
         Arc::new(run.expect("written").expect("there is something"))
@@ -445,8 +375,8 @@ fn runs_on_the_device_are_a_plain_list() {
                 files.merge(&mut disk);
                 made.drop_through(number.saturating_sub(30));
                 for base in (0..number).step_by(if number % 99 == 0 { 1 } else { 41 }) {
-                    check(&disk, &all, base, spread);
-                    check_nodes(&disk, &all, base, spread);
+                    check(&tiers(&disk, base), &all, base, spread);
+                    check_nodes(&tiers(&disk, base), &all, base, spread);
                 }
             }
         }
@@ -524,7 +454,7 @@ fn damage_of_a_run_is_noticed() {
     files.next = 0;
     files.write(&made.runs, 0).check().expect("whole");
     let first = Arc::new(DiskRun::new(run.descriptor.clone(), &fresh(&files)));
-    let error = first.for_each_within(0, &[[0; 32]..=[255; 32]], 0, |_, _| ());
+    let error = first.values(AsOf { namespace: 0, base: 0 }, &[[0; 32]..=[255; 32]]);
     assert!(matches!(error, Err(Error::Contents { .. })), "{error:?}");
 }
 

@@ -15,7 +15,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::error::Result;
 use crate::roots::Roots;
 use crate::state::commits::CommitState;
-use crate::state::history::undo::ImageHistory;
+use crate::state::history::ImageHistory;
 
 /// The image of a database without keys: one region, one prefix, no page.
 pub(crate) fn first_image(

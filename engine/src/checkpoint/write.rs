@@ -33,7 +33,7 @@ use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::state::NamespaceDb;
 use crate::state::commits::CommitState;
-use crate::state::history::undo::ImageHistory;
+use crate::state::history::ImageHistory;
 use crate::state::order::images::{ImageGuard, NUMBERS_FOR_CLOSE};
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pages::space::OverflowMapImage;

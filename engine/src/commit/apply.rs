@@ -19,7 +19,7 @@ use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::NamespaceDb;
-use crate::state::history::undo::{Changes, KeyUpdate};
+use crate::state::undo::changes::{Changes, KeyUpdate};
 
 /// What a published commit leaves in the regions beside its changes.
 #[derive(Clone, Copy)]

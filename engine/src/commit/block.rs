@@ -25,8 +25,8 @@ use crate::handles::{CountedHandle, HandleKind, Holder};
 use crate::phase::Phase;
 use crate::roots::Roots;
 use crate::state::commits::CommitState;
-use crate::state::history::undo::ChangeList;
 use crate::state::overlays::{Layer, LayerPart};
+use crate::state::undo::changes::ChangeList;
 use crate::state::view::View;
 
 /// The result of a session's finish: new roots, and the changes that lead to them from the parent's. Nothing of it is

@@ -8,8 +8,8 @@ use pleach_core::Key;
 
 use crate::error::{Hex, Result};
 use crate::state::NamespaceDb;
-use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::pages::overflow;
+use crate::state::undo::changes::{ChangeList, KeyUpdate};
 
 /// A key that a block or an overlay writes, with its namespace and its values before and after. Keys that are only read
 /// are no changes; a key that is written with the same value is one.

@@ -18,8 +18,8 @@ use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::finish::{BatchReservation, finish};
 use crate::handles::Holder;
-use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::overlays::{Chain, Layer};
+use crate::state::undo::changes::{ChangeList, KeyUpdate};
 
 /// Commits a batch with these outcomes, which was made on `parent`, and the uncommitted overlays below it. Gives the
 /// number of the commit, and the commit whose state was pinned below it.

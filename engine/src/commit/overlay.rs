@@ -18,8 +18,8 @@ use crate::engine::Engine;
 use crate::handles::CountedHandle;
 use crate::roots::Roots;
 use crate::state::commits::CommitState;
-use crate::state::history::undo::ChangeList;
 use crate::state::overlays::{Chain, Layer, LayerCommit};
+use crate::state::undo::changes::ChangeList;
 use crate::state::view::View;
 
 /// What an overlay's handles share.

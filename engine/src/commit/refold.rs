@@ -15,7 +15,7 @@ use crate::finish::outcome::{ChunkOutcome, Fragment, PageNode, RegionOutcome};
 use crate::finish::{Finisher, check_refolded, refold};
 use crate::metrics::Counters;
 use crate::state::NamespaceDb;
-use crate::state::history::undo::KeyUpdate;
+use crate::state::undo::changes::KeyUpdate;
 use crate::state::view::View;
 
 /// True when the region of an outcome is not in the index any more.

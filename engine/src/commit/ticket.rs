@@ -21,11 +21,11 @@ use crate::options::Durability;
 use crate::phase::Phase;
 use crate::roots::TrieRoot;
 use crate::state::NamespaceDb;
-use crate::state::history::replaced::ReplacedNodes;
-use crate::state::history::window::PriorCommit;
+use crate::state::history::PriorCommit;
 use crate::state::order::sequencer::SequencerState;
 use crate::state::overlays::LayerCommit;
 use crate::state::pages::space::TentativeRuns;
+use crate::state::undo::replaced::ReplacedNodes;
 
 /// Attempts to get a ticket before flushes that change a layout are held off.
 const TRIES: u32 = 3;

@@ -35,10 +35,10 @@ use crate::rollback::{rollback, rollback_to};
 use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};
 use crate::state::commits::CommitState;
-use crate::state::history::pins::Pin;
-use crate::state::history::undo::Undo;
 use crate::state::pace::beats::TaskState;
 use crate::state::pages::quarantine::Quarantined;
+use crate::state::undo::Undo;
+use crate::state::undo::pins::Pin;
 
 /// An open database. Clones are cheap and stand for the same database: closing one closes it for all. Dropping the last
 /// clone ends it without a checkpoint.

@@ -22,7 +22,7 @@ use super::witness::{Witness, WitnessPool, concat_witness};
 use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
 use crate::phase::Phase;
-use crate::state::history::past_node::PastNode;
+use crate::state::undo::past_node::PastNode;
 
 /// A witness of at least this many bytes is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;

@@ -20,9 +20,9 @@ use super::emit::FinishOutput;
 use crate::error::{Error, Result};
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
-use crate::state::history::past_node::PastNode;
 use crate::state::pace::budget::FlushPolicy;
 use crate::state::pages::index::{PageRef, child_page};
+use crate::state::undo::past_node::PastNode;
 use crate::state::view::{View, merge_changes};
 
 /// A leaf page of a chunk.

@@ -16,8 +16,8 @@ use pleach_core::{Node, Prefix};
 pub(crate) use super::emit::Fragment;
 use super::witness::Witness;
 use crate::roots::Roots;
-use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::pages::index::PageRef;
+use crate::state::undo::changes::{ChangeList, KeyUpdate};
 
 /// The result of a finish in one namespace.
 pub(crate) struct FinishedTrie {

@@ -20,8 +20,8 @@ use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
 use crate::read::reader_pool::PageReaderPool;
 use crate::state::NamespaceDb;
-use crate::state::history::undo::KeyUpdate;
 use crate::state::pages::index::PageRef;
+use crate::state::undo::changes::KeyUpdate;
 use crate::state::view::{RootedView, View};
 
 /// Fewer accesses are done by one worker: waking several would take longer.

@@ -25,7 +25,7 @@ use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::read::reader_pool::ReaderPool;
 use crate::read::scan::{Direction, Scan, StoredRef};
-use crate::state::history::undo::KeyUpdate;
+use crate::state::undo::changes::KeyUpdate;
 
 /// Regions ahead of the one that is folded whose memory is prefetched.
 const REGIONS_AHEAD: usize = 2;

@@ -30,11 +30,12 @@ use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::CommitState;
-use crate::state::history::replaced::record_undo;
-use crate::state::history::undo::{ImageHistory, Undo};
-use crate::state::history::window::PriorCommit;
+use crate::state::history::ImageHistory;
+use crate::state::history::PriorCommit;
 use crate::state::pages::overflow;
 use crate::state::pages::space::RetiredRuns;
+use crate::state::undo::Undo;
+use crate::state::undo::replaced::record_undo;
 use pleach_history::{DiskRun, RunFile};
 
 /// A long value that undo of a commit names.
@@ -257,8 +258,8 @@ impl HistoryReplay {
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad_record(header.position))?;
             let restored = record_undo(hasher, &namespace, header)?;
-            let long = restored.values.iter().map(|(_, prior)| prior);
-            let named = long.filter(|prior| matches!(prior, Stored::Overflow(_)));
+            let priors = restored.changes.priors().map(|(_, prior)| prior);
+            let named = priors.filter(|prior| matches!(prior, Stored::Overflow(_)));
             self.values.extend(named.map(|stored| NamedValue {
                 number: header.number,
                 start: header.position,
@@ -272,7 +273,8 @@ impl HistoryReplay {
             let UndoHeader { blob, back_to, time, .. } = before;
             let (start, blob) = (header.position, blob.into());
             let before = PriorCommit { start, roots, blob, back_to, time };
-            self.undo.restore(header.number, &replaced, before);
+            self.undo.push(header.number, replaced, Some(before));
+            self.undo.settle();
         }
         // A follower releases no runs.
         let from = if self.is_follower { u64::MAX } else { self.from };

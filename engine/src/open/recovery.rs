@@ -46,9 +46,9 @@ use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::CommitState;
-use crate::state::history::replaced::stored;
-use crate::state::history::undo::ImageHistory;
+use crate::state::history::ImageHistory;
 use crate::state::pages::overflow;
+use crate::state::undo::replaced::stored;
 use pleach_history::{DiskRun, RunDescriptor, RunFile};
 
 /// Most pages of runs of the history that stay in memory after a read; and an eighth of the memory for undo, with about

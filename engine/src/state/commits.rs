@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use pleach_beatree::lock_order::RankedMutex;
 
-use super::history::pins::Pin;
-use super::history::undo::Undo;
 use super::lock_ranks::TIP;
 pub(crate) use super::order::sequencer::CommitState;
 use super::order::sequencer::Sequencer;
 use super::overlays::{Chain, OverlayCounters};
+use super::undo::Undo;
+use super::undo::pins::Pin;
 use super::view::View;
 use crate::error::Result;
 

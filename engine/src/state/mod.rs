@@ -6,7 +6,7 @@
 //! | [`pages::index`] | regions: places of pages, nodes, buffered changes; pages due for a flush |
 //! | [`pages::store`] | leaf pages: reading ([`pages::in_flight`], [`pages::reader`]), cache, grace periods, [`pages::quarantine`] |
 //! | [`pages::space`] | which pages of the leaf and overflow files are in use |
-//! | [`commits`] | order ([`order::sequencer`]), tip, [`history`] with pins and the window, [`overlays`]; a [`view`] is what a session reads |
+//! | [`commits`] | order ([`order::sequencer`]), tip, [`undo`] with pins and the window of the [`history`], [`overlays`]; a [`view`] is what a session reads |
 //! | [`order::images`] | superblocks, numbers of flushes and images |
 //! | [`replica`] | of a read-only open: following the writer's log |
 //!
@@ -45,6 +45,7 @@ pub(crate) mod pace;
 pub(crate) mod pages;
 pub(crate) mod replica;
 pub(crate) mod tries;
+pub(crate) mod undo;
 pub(crate) mod view;
 
 use std::sync::Arc;

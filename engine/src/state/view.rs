@@ -12,13 +12,13 @@ use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::ProcessBound;
 
-use super::history::past_node::{PastNode, past_node};
-use super::history::pins::PinId;
-use super::history::undo::{Undo, UndoSet};
 use super::overlays::{Chain, NamespaceChain};
+use super::undo::past_node::{PastNode, past_node};
+use super::undo::pins::PinId;
+use super::undo::{Undo, UndoSet};
 use crate::error::Result;
 use crate::handles::Holder;
-use pleach_history::{NodeScope, ReplacedNode};
+use pleach_history::{AsOf, NodeScope, NodesAround, ReplacedNode, Tier};
 
 /// A namespace of a state: of commit `base`, which is pinned while this lives, under a chain of overlays.
 pub(crate) struct View {
@@ -98,6 +98,10 @@ impl View {
         self.undo.load_since(self.base)
     }
 
+    fn as_of(&self) -> AsOf {
+        AsOf { namespace: self.namespace, base: self.base }
+    }
+
     /// The state of a key in the overlays, which readers ask first.
     pub(crate) fn overlay_value(&self, key: &Key) -> Option<Stored> {
         self.overlays.get(key).cloned()
@@ -120,7 +124,8 @@ impl View {
         if self.undo.newest() <= self.base {
             return Ok(None);
         }
-        self.undo_set()?.get(self.namespace, key, self.base)
+        let found = self.undo_set()?.after(self.base).version(self.as_of(), key)?;
+        Ok(found.map(|(_, prior)| prior))
     }
 
     /// True when undo or overlays change anything below the region, against its pages and buffered changes.
@@ -157,8 +162,8 @@ impl View {
             return Ok(PastNode::Unrecorded);
         }
         let past = self.undo_set()?;
-        let mut replaced = past.nodes_around(NodeScope::Regions, self.namespace, prefix, self.base);
-        Ok(past_node(prefix, &replaced.next().transpose()?.unwrap_or_default()))
+        let replaced = past.after(self.base).nodes(self.as_of(), NodeScope::Regions, prefix)?;
+        Ok(past_node(prefix, replaced.as_ref()))
     }
 
     /// A region in the view's commit, from the undo of later commits: each child's node, and the undo below children
@@ -184,9 +189,12 @@ impl View {
         let past = self.undo_set()?;
         let mut nodes = vec![PastNode::Unchanged; children.len()];
         // The oldest record of a child's node is its node in the view's commit.
-        let region = children.region();
-        for replaced in past.nodes_around(NodeScope::Pages, self.namespace, region, self.base) {
-            let then = past_child_nodes(children, &replaced?);
+        let mut from = self.as_of();
+        while let Some(NodesAround { nodes: replaced, through }) =
+            past.after(from.base).nodes(from, NodeScope::Pages, children.region())?
+        {
+            from.base = through;
+            let then = past_child_nodes(children, &replaced);
             for (node, then) in nodes.iter_mut().zip(then) {
                 *node = node.or_else(|| then);
             }
@@ -204,13 +212,14 @@ impl View {
             is_wanted.then(|| *prefix.first_key()..=prefix.last_key())
         });
         let ranges: Vec<RangeInclusive<Key>> = ranges.collect();
-        Ok(PastRegion { undo: past.get_ranges(self.namespace, &ranges, self.base)?, nodes })
+        let undo = past.after(self.base).values(self.as_of(), &ranges)?;
+        Ok(PastRegion { nodes, undo })
     }
 
     /// The keys below a prefix that commits after the view's changed, with their states before. Sorted.
     fn undo_below(&self, prefix: &Prefix) -> Result<Vec<(Key, Stored)>> {
         let below = *prefix.first_key()..=prefix.last_key();
-        self.undo_set()?.get_ranges(self.namespace, &[below], self.base)
+        Ok(self.undo_set()?.after(self.base).values(self.as_of(), &[below])?)
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pleach_beatree::leaf_fold::KeyState;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
@@ -17,11 +18,9 @@ use super::entry::{
 };
 use super::write::LINES;
 use super::{DiskRun, RunFile};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::filter::{FilterLine, line_of};
-use crate::run::{CommitOrder, NodeScope, ReplacedNode, Version};
-
-type Result<T> = std::result::Result<T, Error>;
+use crate::tier::{AsOf, CommitOrder, NodeScope, NodesAround, ReplacedNode, Tier, Version};
 
 /// Pages of one read of a walk over a whole run.
 const AT_ONCE: u32 = 64;
@@ -129,52 +128,9 @@ impl DiskRun {
         base.saturating_sub(self.descriptor.after) + 1
     }
 
-    /// The value of a key as of `base`, where a commit of the run after that replaced it.
-    pub fn get(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
+    /// True when the run may have a key, by its filter.
+    fn may_have(&self, namespace: u8, key: &Key) -> Result<bool> {
         let hash = self.descriptor.secret.hash(namespace, key);
-        if !self.line(hash)?.may_have(hash) {
-            return Ok(None);
-        }
-        let wanted = EntryKey::of_key(namespace, key);
-        let cursor = RunCursor::seek(self, &wanted, self.from(base))?;
-        let found = cursor.entry()?.filter(|entry| entry.key == wanted);
-        found.map(|entry| self.version(&entry)).transpose()
-    }
-
-    /// The first commits of a range (from 1 or later) in this order that changed a key, from one page; empty where
-    /// there is none.
-    pub fn changing_commits(
-        &self,
-        namespace: u8,
-        key: &Key,
-        commits: &RangeInclusive<u64>,
-        order: CommitOrder,
-    ) -> Result<Vec<u64>> {
-        let hash = self.descriptor.secret.hash(namespace, key);
-        if !self.line(hash)?.may_have(hash) {
-            return Ok(Vec::new());
-        }
-        let wanted = EntryKey::of_key(namespace, key);
-        let commit = |entry: RunEntry<'_>| {
-            let commit = self.descriptor.after + entry.commit;
-            (entry.key == wanted && commits.contains(&commit)).then_some(commit)
-        };
-        Ok(match order {
-            CommitOrder::Ascending => {
-                let RunCursor { page, at, .. } =
-                    RunCursor::seek(self, &wanted, self.from(commits.start() - 1))?;
-                (at..).map_while(|at| page.entry(at).and_then(commit)).collect()
-            }
-            CommitOrder::Descending => {
-                let RunCursor { page, at, .. } =
-                    RunCursor::seek_below(self, &wanted, self.from(*commits.end()))?;
-                (0..at).rev().map_while(|at| page.entry(at).and_then(commit)).collect()
-            }
-        })
-    }
-
-    /// The filter's line for a hash.
-    fn line(&self, hash: u64) -> Result<FilterLine> {
         let line = u32::try_from(line_of(hash, self.descriptor.lines as usize)).unwrap_or(0);
         let index = self.descriptor.filter + line / LINES;
         let page = self.page(index)?;
@@ -182,10 +138,11 @@ impl DiskRun {
         let bytes = lines.and_then(|lines| lines.get((line % LINES) as usize));
         let bytes = bytes.ok_or_else(|| self.bad(index, "it is no page of the filter"))?;
         let (words, _) = bytes.as_chunks::<8>();
-        Ok(FilterLine(std::array::from_fn(|at| u64::from_le_bytes(words[at]))))
+        let line = FilterLine(std::array::from_fn(|at| u64::from_le_bytes(words[at])));
+        Ok(line.may_have(hash))
     }
 
-    fn version(&self, entry: &RunEntry<'_>) -> Result<Version> {
+    fn version_of(&self, entry: &RunEntry<'_>) -> Result<Version> {
         Ok((self.descriptor.after + entry.commit, self.stored(&entry.contents)?))
     }
 
@@ -224,76 +181,6 @@ impl DiskRun {
         if all.len() == len { Ok(all.into()) } else { Err(self.bad(first, "a value is cut off")) }
     }
 
-    /// Calls `see` with the values as of `base` of the keys of some ascending ranges, where a commit of the run after
-    /// that changed them, in order.
-    pub fn for_each_within(
-        &self,
-        namespace: u8,
-        ranges: &[RangeInclusive<Key>],
-        base: u64,
-        mut see: impl FnMut(Key, Stored),
-    ) -> Result<()> {
-        for range in ranges {
-            let first = EntryKey::of_key(namespace, range.start());
-            let mut cursor = RunCursor::seek(self, &first, self.from(base))?;
-            while let Some(entry) = cursor.after(base)? {
-                if !entry.key.is_of(RunSection::Values, namespace) || entry.key.key() > range.end()
-                {
-                    break;
-                }
-                let key = entry.key;
-                see(*key.key(), self.stored(&entry.contents)?);
-                cursor.skip(&key)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The nodes that commits after `base` have replaced at and below a prefix, and of prefixes that contain it: of
-    /// each prefix the oldest.
-    pub fn nodes_around(
-        &self,
-        of: NodeScope,
-        namespace: u8,
-        prefix: &Prefix,
-        base: u64,
-    ) -> Result<Vec<ReplacedNode>> {
-        let (part, lengths) = match of {
-            NodeScope::Pages => (RunSection::Pages, &self.descriptor.lengths[0]),
-            NodeScope::Regions => (RunSection::Regions, &self.descriptor.lengths[1]),
-        };
-        let mut found = Vec::new();
-        let mut take = |entry: &RunEntry<'_>| {
-            let node = self.bytes(&entry.contents)?;
-            let (prefix, node) = (entry.key.prefix(), node[..].first_chunk::<32>());
-            let (Some(prefix), Some(node)) = (prefix, node) else {
-                return Err(self.bad(0, "it is no node of a prefix"));
-            };
-            let number = self.descriptor.after + entry.commit;
-            found.push(ReplacedNode { prefix, number, node: Node::new(*node) });
-            Ok(())
-        };
-        for length in lengths.below(prefix.len()) {
-            let above = Prefix::new(prefix.first_key(), length);
-            let wanted = EntryKey::of_prefix(part, namespace, &above);
-            let cursor = RunCursor::seek(self, &wanted, self.from(base))?;
-            if let Some(entry) = cursor.entry()?.filter(|entry| entry.key == wanted) {
-                take(&entry)?;
-            }
-        }
-        let first = EntryKey::of_prefix(part, namespace, prefix);
-        let mut cursor = RunCursor::seek(self, &first, self.from(base))?;
-        while let Some(entry) = cursor.after(base)? {
-            let key = entry.key;
-            if !key.is_of(part, namespace) || !prefix.covers(key.key()) {
-                break;
-            }
-            take(&entry)?;
-            cursor.skip(&key)?;
-        }
-        Ok(found)
-    }
-
     /// The record of a commit.
     pub fn commit(&self, number: u64) -> Result<Arc<[u8]>> {
         let wanted = EntryKey::of_commit(RunSection::Commits, number, 0);
@@ -325,11 +212,9 @@ impl DiskRun {
             }
             if last.is_none_or(|(last, _)| last != entry.key)
                 && entry.key.is_of(RunSection::Values, entry.key.namespace())
+                && !self.may_have(entry.key.namespace(), entry.key.key())?
             {
-                let hash = self.descriptor.secret.hash(entry.key.namespace(), entry.key.key());
-                if !self.line(hash)?.may_have(hash) {
-                    return Err(self.bad(self.descriptor.filter, "the filter lacks a key"));
-                }
+                return Err(self.bad(self.descriptor.filter, "the filter lacks a key"));
             }
             last = at;
             walk.advance()?;
@@ -353,11 +238,101 @@ impl DiskRun {
         while let Some(entry) =
             cursor.entry()?.filter(|entry| entry.key.is_of(RunSection::LongValues, 0))
         {
-            let (commit, stored) = self.version(&entry)?;
+            let (commit, stored) = self.version_of(&entry)?;
             see(commit, stored);
             cursor.advance()?;
         }
         Ok(())
+    }
+}
+
+impl Tier for DiskRun {
+    fn version(&self, at: AsOf, key: &Key) -> Result<Option<Version>> {
+        if !self.may_have(at.namespace, key)? {
+            return Ok(None);
+        }
+        let wanted = EntryKey::of_key(at.namespace, key);
+        let cursor = RunCursor::seek(self, &wanted, self.from(at.base))?;
+        let found = cursor.entry()?.filter(|entry| entry.key == wanted);
+        found.map(|entry| self.version_of(&entry)).transpose()
+    }
+
+    fn values(&self, at: AsOf, ranges: &[RangeInclusive<Key>]) -> Result<Vec<KeyState>> {
+        let mut found = Vec::new();
+        for range in ranges {
+            let first = EntryKey::of_key(at.namespace, range.start());
+            let mut cursor = RunCursor::seek(self, &first, self.from(at.base))?;
+            while let Some(entry) = cursor.after(at.base)? {
+                let key = entry.key;
+                if !key.is_of(RunSection::Values, at.namespace) || key.key() > range.end() {
+                    break;
+                }
+                found.push((*key.key(), self.stored(&entry.contents)?));
+                cursor.skip(&key)?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn nodes(&self, at: AsOf, of: NodeScope, prefix: &Prefix) -> Result<Option<NodesAround>> {
+        let (part, lengths) = match of {
+            NodeScope::Pages => (RunSection::Pages, &self.descriptor.lengths[0]),
+            NodeScope::Regions => (RunSection::Regions, &self.descriptor.lengths[1]),
+        };
+        let mut found = Vec::new();
+        let mut take = |entry: &RunEntry<'_>| {
+            let node = self.bytes(&entry.contents)?;
+            let (prefix, node) = (entry.key.prefix(), node[..].first_chunk::<32>());
+            let (Some(prefix), Some(node)) = (prefix, node) else {
+                return Err(self.bad(0, "it is no node of a prefix"));
+            };
+            let number = self.descriptor.after + entry.commit;
+            found.push(ReplacedNode { prefix, number, node: Node::new(*node) });
+            Ok(())
+        };
+        for length in lengths.below(prefix.len()) {
+            let above = Prefix::new(prefix.first_key(), length);
+            let wanted = EntryKey::of_prefix(part, at.namespace, &above);
+            let cursor = RunCursor::seek(self, &wanted, self.from(at.base))?;
+            if let Some(entry) = cursor.entry()?.filter(|entry| entry.key == wanted) {
+                take(&entry)?;
+            }
+        }
+        let first = EntryKey::of_prefix(part, at.namespace, prefix);
+        let mut cursor = RunCursor::seek(self, &first, self.from(at.base))?;
+        while let Some(entry) = cursor.after(at.base)? {
+            let key = entry.key;
+            if !key.is_of(part, at.namespace) || !prefix.covers(key.key()) {
+                break;
+            }
+            take(&entry)?;
+            cursor.skip(&key)?;
+        }
+        Ok(NodesAround::of(found, self.descriptor.through))
+    }
+
+    /// Commits of one page.
+    fn commits(&self, at: AsOf, key: &Key, last: u64, order: CommitOrder) -> Result<Vec<u64>> {
+        if last <= self.descriptor.after || !self.may_have(at.namespace, key)? {
+            return Ok(Vec::new());
+        }
+        let wanted = EntryKey::of_key(at.namespace, key);
+        let commit = |entry: RunEntry<'_>| {
+            let commit = self.descriptor.after + entry.commit;
+            (entry.key == wanted && at.base < commit && commit <= last).then_some(commit)
+        };
+        Ok(match order {
+            CommitOrder::Ascending => {
+                let RunCursor { page, at, .. } =
+                    RunCursor::seek(self, &wanted, self.from(at.base))?;
+                (at..).map_while(|at| page.entry(at).and_then(commit)).collect()
+            }
+            CommitOrder::Descending => {
+                let RunCursor { page, at, .. } =
+                    RunCursor::seek_below(self, &wanted, self.from(last))?;
+                (0..at).rev().map_while(|at| page.entry(at).and_then(commit)).collect()
+            }
+        })
     }
 }
 

@@ -20,8 +20,8 @@ use std::sync::{Arc, OnceLock};
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
-use crate::state::history::past_node::PastNode;
-use crate::state::history::undo::{ChangeList, KeyUpdate};
+use crate::state::undo::changes::{ChangeList, KeyUpdate};
+use crate::state::undo::past_node::PastNode;
 use key_trie::{KeyTrie, LayerLookup, LayerNo};
 
 /// Number of overlays made, and the memory that the live ones take.

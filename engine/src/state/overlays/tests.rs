@@ -10,8 +10,8 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::key_trie::{KeyTrie, LayerLookup, LayerNo};
 use super::{Chain, Layer, LayerCommit, LayerPart, NamespaceChain, OverlayCounters};
-use crate::state::history::past_node::PastNode;
-use crate::state::history::undo::KeyUpdate;
+use crate::state::undo::changes::KeyUpdate;
+use crate::state::undo::past_node::PastNode;
 
 /// A generator like any other: the next number below a bound.
 fn draw(seed: &mut u64, bound: u64) -> u64 {

@@ -14,13 +14,14 @@ use pleach_journal::format::trie_kind::TrieKind;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
+use super::Undo;
 use super::changes::{Changes, KeyUpdate};
 use super::replaced::{NamespaceUndo, ReplacedNodes};
-use super::undo::Undo;
-use super::window::PriorCommit;
+
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
-use pleach_history::{CommitOrder, RunFile};
+use crate::state::history::PriorCommit;
+use pleach_history::{AsOf, CommitOrder, RunFile, Tier};
 
 const PAGES: u64 = 128;
 
@@ -249,8 +250,11 @@ fn a_state_is_what_the_commits_behind_it_have_replaced() {
             // The page's key changes in each second commit: the next one after the state has its value in its undo.
             let next = base + 1 + base % 2;
             let past = undo.load_since(base).expect("it is kept");
-            let found = past.get(0, &key(1, 0), base).expect("in memory");
-            let expected = (next <= newest).then(|| value(next - 1));
+            let found = past
+                .after(base)
+                .version(AsOf { namespace: 0, base }, &key(1, 0))
+                .expect("in memory");
+            let expected = (next <= newest).then(|| (next, value(next - 1)));
             assert_eq!(found, expected, "state {base} of {newest}");
         }
     };

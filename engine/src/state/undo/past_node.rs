@@ -7,7 +7,7 @@
 
 use pleach_core::{Node, Prefix};
 
-use pleach_history::ReplacedNode;
+use pleach_history::NodesAround;
 
 /// The node of a prefix as of an older commit; or in a chain of overlays, as far as they have changed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,8 @@ impl PastNode {
 
 /// The past node of `prefix` by the nodes that were replaced in and around it, in the oldest run or commit that has
 /// any: only the oldest shows whether the prefix was a page's then.
-pub(in crate::state) fn past_node(prefix: &Prefix, around: &[ReplacedNode]) -> PastNode {
+pub(in crate::state) fn past_node(prefix: &Prefix, around: Option<&NodesAround>) -> PastNode {
+    let around = around.map_or(&[][..], |around| &around.nodes);
     let own = around.iter().filter(|one| one.prefix == *prefix).min_by_key(|one| one.number);
     let others = around.iter().filter(|one| {
         one.prefix != *prefix && (one.prefix.contains(prefix) || prefix.contains(&one.prefix))
@@ -48,7 +49,7 @@ pub(in crate::state) fn past_node(prefix: &Prefix, around: &[ReplacedNode]) -> P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pleach_history::{Merges, NodeScope, Runs};
+    use pleach_history::{AsOf, Merges, NodeScope, Runs, Tier};
 
     #[test]
     fn a_node_is_known_only_while_its_prefix_was_a_pages() {
@@ -71,8 +72,9 @@ mod tests {
             merges.push(&mut runs, run);
         }
         let asked = |runs: &Runs, prefix: Prefix, base: u64| {
-            let around = runs.nodes_around(NodeScope::Pages, 0, &prefix, base).next();
-            past_node(&prefix, &around.unwrap_or_default())
+            let at = AsOf { namespace: 0, base };
+            let around = runs.nodes(at, NodeScope::Pages, &prefix).expect("in memory");
+            past_node(&prefix, around.as_ref())
         };
         let as_of = |prefix| (0..=5).map(|base| asked(&runs, prefix, base)).collect::<Vec<_>>();
         let known = |number| Recorded(node(number));

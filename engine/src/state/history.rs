@@ -10,24 +10,33 @@
 //! *Oldest* is the oldest commit that can be opened by its number: `history` commits before the tip, or a later one
 //! because of a limit in bytes of disk, or because the runs and records with undo begin there. The undo of commits up
 //! to *written* is in runs on the device; that of later ones is in memory, and in their records. Undo in memory begins
-//! at *memory from*: without a limit at `oldest`, or at an older commit that is pinned. Beyond [`HistoryLimits::bytes`] of
-//! memory the oldest undo is evicted once it is on the device; without a history in any case, pinned or not. A commit is
-//! *readable* when all undo after it is kept; the first such commit is the *floor*. All of these only rise: where a run
-//! on the device reaches further back, long values of older states may be free by then.
+//! at *memory from*: without a limit at `oldest`, or at an older commit that is pinned. All
+//! three only rise.
 //!
-//! Pure bookkeeping, guarded by the lock of [`super::undo`].
+//! Pure bookkeeping, guarded by the lock of [`super::undo`]. Without a history there is none of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pleach_core::Node;
-use pleach_history::RunSize;
+use pleach_history::DiskRun;
 use pleach_journal::format::bytes::{BodyCursor, BodyError};
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
+
+/// The history as an image has it.
+pub(crate) struct ImageHistory {
+    /// Runs on the device, oldest first.
+    pub(crate) runs: Vec<Arc<DiskRun>>,
+    /// Where the records after the runs begin, and the roots before them, if that is before the replay start.
+    pub(crate) records: LogPos,
+    pub(crate) past: Option<Roots>,
+    /// The window's begin as the newest record has it.
+    pub(crate) kept_from: u64,
+}
 
 /// What a commit follows: its predecessor's roots and blob, as its own record has them.
 #[derive(Clone, Debug)]
@@ -50,7 +59,7 @@ const TIMED: u16 = 1 << 15;
 impl PriorCommit {
     /// The form in a run on the device: the restored commit plus 1, or 0, 8 bytes; the number of roots, 2 bytes; with
     /// [`TIMED`] in that, the time, 8 bytes; of each root the namespace, the kind of trie, and the root; the blob.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let mut bytes = self.back_to.map_or(0, |commit| commit + 1).to_le_bytes().to_vec();
         let count = u16::try_from(self.roots.all().count()).expect("at most 256 namespaces");
         bytes.extend_from_slice(&(count | self.time.map_or(0, |_| TIMED)).to_le_bytes());
@@ -85,21 +94,52 @@ impl PriorCommit {
 /// A commit whose undo is kept in memory.
 struct WindowCommit {
     number: u64,
-    /// Bytes of the overflow file that the replaced values occupy.
-    values: u64,
-    before: Option<PriorCommit>,
+    before: PriorCommit,
 }
 
 impl WindowCommit {
     /// Bytes that the entry takes in the list of commits.
     fn bytes(&self) -> u64 {
-        let before = self.before.as_ref();
-        let named = before.map_or(0, |PriorCommit { roots, blob, .. }| roots.bytes() + blob.len());
-        (size_of::<Self>() + named) as u64
+        let PriorCommit { roots, blob, .. } = &self.before;
+        (size_of::<Self>() + roots.bytes() + blob.len()) as u64
     }
 }
 
-/// The window.
+/// The window's begin as records state it.
+pub(super) struct RecordedBegins {
+    /// Of queued records: where each ends, and the begin of the window that it states.
+    queued: VecDeque<(LogPos, u64)>,
+    /// The begin in the newest durable record.
+    durable: u64,
+}
+
+impl RecordedBegins {
+    /// The newest durable record has this begin.
+    pub(super) fn new(durable: u64) -> Self {
+        Self { queued: VecDeque::new(), durable }
+    }
+
+    /// A record that ends at `end` states the begin `from`.
+    pub(super) fn note(&mut self, end: LogPos, from: u64) {
+        self.queued.push_back((end, from));
+    }
+
+    /// The begin in the newest record.
+    pub(super) fn newest(&self) -> u64 {
+        self.queued.back().map_or(self.durable, |(_, from)| *from)
+    }
+
+    /// The begin in durable records, with the log durable below `durable`.
+    pub(super) fn durable(&mut self, durable: LogPos) -> u64 {
+        while let Some((_, from)) = self.queued.front().filter(|(end, _)| *end <= durable) {
+            self.durable = self.durable.max(*from);
+            self.queued.pop_front();
+        }
+        self.durable
+    }
+}
+
+/// The window of a history.
 pub(super) struct Window {
     limits: HistoryLimits,
     tip: u64,
@@ -110,20 +150,10 @@ pub(super) struct Window {
     is_short: bool,
     /// The undo of commits through this one is on the device, or is not kept.
     written: u64,
-    /// The undo of commits through this one is not in memory.
-    memory_from: u64,
-    /// The undo of all commits after this one is kept.
-    floor: u64,
     /// Commits whose undo is not on the device.
     commits: VecDeque<WindowCommit>,
     /// Bytes of `commits`.
     pub(super) list_bytes: u64,
-    /// Bytes of the overflow file that the undo of `commits` names.
-    values: u64,
-    /// Of queued records: where each ends, and the begin of the window that it records.
-    recorded: VecDeque<(LogPos, u64)>,
-    /// The begin that the newest durable record has; `u64::MAX` while there never was a history.
-    durable_from: u64,
 }
 
 impl Window {
@@ -136,13 +166,8 @@ impl Window {
             begin: floor,
             is_short: false,
             written: tip,
-            memory_from: tip,
-            floor,
             commits: VecDeque::new(),
             list_bytes: 0,
-            values: 0,
-            recorded: VecDeque::new(),
-            durable_from: if limits.commits > 0 { floor } else { u64::MAX },
         }
     }
 
@@ -156,52 +181,34 @@ impl Window {
         self.written
     }
 
-    /// True when the state of a commit can be read: the undo of all commits after it is kept.
-    pub(super) fn is_readable(&self, commit: u64) -> bool {
-        commit >= self.floor
-    }
-
     fn position(&self, number: u64) -> Option<usize> {
         let first = self.commits.front()?.number;
         usize::try_from(number.checked_sub(first)?).ok().filter(|at| *at < self.commits.len())
     }
 
-    /// Adds the next commit. `values` are the bytes of the overflow file that the values in its undo occupy, as far as
-    /// they are known by now ([`Self::set_values`]).
-    pub(super) fn add(&mut self, number: u64, values: u64, before: Option<PriorCommit>) {
+    /// Adds the next commit.
+    pub(super) fn add(&mut self, number: u64, before: PriorCommit) {
         assert!(number > self.tip, "commits come in order");
         self.tip = number;
-        self.values += values;
-        let kept = WindowCommit { number, values, before };
+        let kept = WindowCommit { number, before };
         self.list_bytes += kept.bytes();
         self.commits.push_back(kept);
     }
 
-    /// Sets the bytes of the overflow file that the values in a commit's undo occupy.
-    pub(super) fn set_values(&mut self, number: u64, values: u64) {
-        if let Some(at) = self.position(number) {
-            self.values = self.values - self.commits[at].values + values;
-            self.commits[at].values = values;
-        }
-    }
-
-    /// What each commit through `through` that is not on the device follows, in order; `None` if one is unknown.
-    pub(super) fn unwritten(&self, through: u64) -> Option<Vec<(u64, PriorCommit)>> {
+    /// Of each commit through `through` that is not on the device, in order: its number and what it follows, encoded.
+    pub(super) fn unwritten(&self, through: u64) -> Vec<(u64, Vec<u8>)> {
         let commits = self.commits.iter().take_while(|kept| kept.number <= through);
-        commits.map(|kept| Some((kept.number, kept.before.clone()?))).collect()
+        commits.map(|kept| (kept.number, kept.before.encode())).collect()
     }
 
     /// Records that the undo of commits through `through` is on the device.
     pub(super) fn set_written(&mut self, through: u64) {
         self.written = self.written.max(through);
-        self.forget(through);
     }
 
     /// No state before this commit can be read any more, since it was made without undo.
     pub(super) fn set_barrier(&mut self, number: u64) {
-        (self.tip, self.oldest, self.begin) = (number, number, number);
-        (self.written, self.memory_from, self.floor) = (number, number, number);
-        self.forget(number);
+        (self.tip, self.oldest, self.begin, self.written) = (number, number, number, number);
     }
 
     /// The window begins at `from` or later: records say so, or earlier undo does not exist any more.
@@ -228,109 +235,34 @@ impl Window {
         self.oldest.max(number.saturating_sub(self.limits.commits))
     }
 
-    /// A record that ends at `end` has `from` as the begin of the window.
-    pub(super) fn note_recorded_begin(&mut self, end: LogPos, from: u64) {
-        if self.durable_from < u64::MAX {
-            self.recorded.push_back((end, from));
-        }
-    }
-
-    /// The window's begin as the newest record has it.
-    pub(super) fn recorded_begin(&self) -> u64 {
-        self.recorded.back().map_or(self.durable_from, |(_, from)| *from)
-    }
-
-    /// Recovery has found a record with the begin `recorded`, whatever can be read of the history: overflow runs named
-    /// from there on are kept until a durable record has a later begin.
-    pub(super) fn set_recovered_begin(&mut self, recorded: u64) {
-        self.durable_from = recorded;
-    }
-
-    /// The window's begin as durable records have it, with the log durable below `durable`.
-    pub(super) fn durable_from(&mut self, durable: LogPos) -> u64 {
-        while let Some((_, from)) = self.recorded.front().filter(|(end, _)| *end <= durable) {
-            self.durable_from = self.durable_from.max(*from);
-            self.recorded.pop_front();
-        }
-        self.durable_from
-    }
-
-    /// Moves the window on, to its limits in commits and in bytes of disk; discards undo that nobody needs, and evicts
-    /// undo beyond the limit of memory. `oldest_pin` is the oldest commit that is held, `in_memory` the bytes of undo
-    /// in memory. The runs come oldest first. Returns the last commit whose undo is not in memory any more, and the
-    /// last one whose undo the device need not keep.
-    pub(super) fn advance(
-        &mut self,
-        oldest_pin: u64,
-        in_memory: u64,
-        memory: &[RunSize],
-        disk: &[RunSize],
-    ) -> (u64, u64) {
-        let before = [self.oldest, self.memory_from, self.floor];
-        self.oldest = self.begin_after(self.tip).min(self.tip);
-        let mut limited = 0;
-        let mut taken =
-            self.values + disk.iter().map(|run| run.bytes + run.value_bytes).sum::<u64>();
-        let kept = self.commits.iter().map(|kept| (kept.number, kept.values));
-        let oldest = disk.iter().map(|run| (run.through, run.bytes + run.value_bytes)).chain(kept);
-        for (through, bytes) in oldest {
-            if taken <= self.limits.disk_bytes {
-                break;
-            }
-            taken -= bytes;
-            self.oldest = self.oldest.max(through);
-            limited = through;
-        }
-        // A pin keeps undo in memory only: the device is for the window.
-        let unneeded = self.oldest.min(oldest_pin).max(limited);
-        self.memory_from = self.memory_from.max(unneeded.min(self.tip));
-        let gone = memory.iter().take_while(|run| run.through <= self.memory_from);
-        let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list_bytes;
-        if left > self.limits.bytes {
-            // Evicts whole runs, and some more than necessary, so that not each commit evicts one.
-            let mut excess = left - self.limits.bytes / 8 * 7;
-            let droppable = if self.limits.commits > 0 { self.written } else { self.tip };
-            for run in memory.iter().filter(|run| run.through <= droppable) {
-                if excess > 0 && run.through > self.memory_from {
-                    self.memory_from = run.through;
-                    excess = excess.saturating_sub(run.bytes);
-                }
-            }
-            if excess > 0 && self.limits.commits == 0 {
-                self.memory_from = self.tip;
-            }
-        }
-        let first = disk.iter().find(|run| run.through > self.oldest);
-        let reach = first.map_or(self.memory_from, |run| run.after.min(self.memory_from));
-        self.floor = self.floor.max(reach);
-        let after = [self.oldest, self.memory_from, self.floor];
+    /// Moves the window on, to its limit in commits, and beyond the commits through `limited`. Returns the oldest commit.
+    pub(super) fn advance(&mut self, limited: u64) -> u64 {
+        let oldest = self.begin_after(self.tip).min(self.tip).max(limited);
         assert!(
-            before.iter().zip(&after).all(|(before, after)| before <= after),
-            "marks only rise"
+            self.oldest <= oldest && oldest <= self.tip,
+            "the window moves on, to the newest commit"
         );
-        assert!(after.iter().all(|mark| *mark <= self.tip), "no mark passes the newest commit");
-        self.forget(self.floor);
-        (self.memory_from, self.oldest)
+        self.oldest = oldest;
+        oldest
     }
 
     /// Removes the entries of commits through `through`.
-    fn forget(&mut self, through: u64) {
+    pub(super) fn forget(&mut self, through: u64) {
         let gone = self.commits.partition_point(|kept| kept.number <= through);
         for kept in self.commits.drain(..gone) {
             self.list_bytes -= kept.bytes();
-            self.values -= kept.values;
         }
     }
 
     /// What a commit follows whose undo is not on the device.
     pub(super) fn prior_commit(&self, commit: u64) -> Option<&PriorCommit> {
-        self.commits[self.position(commit)?].before.as_ref()
+        Some(&self.commits[self.position(commit)?].before)
     }
 
     /// Where the first record begins whose undo is in the window and not on the device, and the roots before it; `None`
     /// when there is none.
     pub(super) fn first_unwritten(&self) -> Option<(LogPos, &Roots)> {
-        let first = self.commits.iter().find(|kept| kept.number > self.oldest)?.before.as_ref()?;
-        Some((first.start, &first.roots))
+        let first = self.commits.iter().find(|kept| kept.number > self.oldest)?;
+        Some((first.before.start, &first.before.roots))
     }
 }

@@ -38,7 +38,7 @@ impl Changes {
     }
 
     /// The changed keys with their states before.
-    pub(super) fn priors(&self) -> impl Iterator<Item = (&Key, &Stored)> {
+    pub(crate) fn priors(&self) -> impl Iterator<Item = (&Key, &Stored)> {
         self.0.iter().flat_map(|list| list.iter()).map(|one| (&one.key, &one.prior))
     }
 

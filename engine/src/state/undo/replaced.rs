@@ -2,12 +2,12 @@
 
 use pleach_beatree::{Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
-use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_core::{Hasher, Node, Prefix};
 use pleach_journal::format::bytes::BodyError;
 use pleach_journal::format::commit_body::{LoggedValue, NamespaceView, ReplacedItem};
 use pleach_journal::format::record::RecordHeader;
 
-use super::changes::Changes;
+use super::changes::{Changes, KeyUpdate};
 use crate::error::{Contradiction, Result};
 use pleach_history::{CommitRun, NodeScope, ReplacedNode, Runs};
 
@@ -60,29 +60,23 @@ impl NamespaceUndo {
     }
 }
 
-/// A commit's undo in one namespace, as its record has it.
-pub(crate) struct RecordUndo {
-    pub(crate) namespace: u8,
-    pub(crate) values: Vec<(Key, Stored)>,
-    pub(crate) nodes: ReplacedNodes,
-}
-
 /// Parses a commit's undo in one namespace from its record.
 pub(crate) fn record_undo(
     hasher: Hasher,
     namespace: &NamespaceView<'_>,
     header: &RecordHeader,
-) -> Result<RecordUndo> {
+) -> Result<NamespaceUndo> {
     let bad = |error| Contradiction::Record { position: header.position, error };
     let mut undo = namespace.undo();
-    let mut values = Vec::with_capacity(namespace.change_bound());
+    let mut list = Vec::with_capacity(namespace.change_bound());
     let mut nodes = ReplacedNodes::default();
     for change in namespace.changes() {
         let (key, _) = change.map_err(bad)?;
         let Some(ReplacedItem::Value(value)) = undo.next().transpose().map_err(bad)? else {
             return Err(bad(BodyError::Truncated).into());
         };
-        values.push((*key, stored(hasher, header.number, value)?));
+        let prior = stored(hasher, header.number, value)?;
+        list.push(KeyUpdate { key: *key, new: Stored::Absent, prior });
     }
     for node in namespace.nodes() {
         let (prefix, _) = node.map_err(bad)?;
@@ -97,36 +91,23 @@ pub(crate) fn record_undo(
         };
         nodes.regions.push((prefix, *before));
     }
-    Ok(RecordUndo { namespace: namespace.ns, values, nodes })
+    // What it was changed to is asked of the present.
+    let changes = Changes::new((!list.is_empty()).then(|| list.into()));
+    Ok(NamespaceUndo { namespace: namespace.ns, changes, nodes })
 }
 
-/// The undo of commit `number` as a run to be inserted, from nodes and values of each namespace, ascending; and the
-/// bytes of the overflow file that the values occupy.
-pub(super) fn commit_run<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
-    runs: &Runs,
-    number: u64,
-    keys: usize,
-    namespaces: impl Iterator<Item = (u8, &'a ReplacedNodes, V)>,
-) -> (CommitRun, u64) {
+/// The undo of commit `number` as a run to be inserted, and the bytes of the overflow file that its values occupy.
+pub(super) fn commit_run(runs: &Runs, number: u64, undo: &[NamespaceUndo]) -> (CommitRun, u64) {
+    let keys = undo.iter().map(|one| one.changes.len()).sum();
     let (mut run, mut overflow) = (runs.commit_run(number, keys), 0);
-    for (namespace, nodes, values) in namespaces {
-        run.begin(namespace, &nodes.pages, &nodes.regions);
-        for (key, prior) in values {
+    for NamespaceUndo { namespace, changes, nodes } in undo {
+        run.begin(*namespace, &nodes.pages, &nodes.regions);
+        for (key, prior) in changes.priors() {
             run.put(key, prior);
             overflow += prior.overflow_bytes();
         }
     }
     (run, overflow)
-}
-
-/// The same, of undo that was read from a record.
-pub(crate) fn record_run(runs: &Runs, number: u64, restored: &[RecordUndo]) -> (CommitRun, u64) {
-    let keys = restored.iter().map(|one| one.values.len()).sum();
-    let namespaces = restored.iter().map(|one| {
-        let values = one.values.iter().map(|(key, prior)| (key, prior));
-        (one.namespace, &one.nodes, values)
-    });
-    commit_run(runs, number, keys, namespaces)
 }
 
 /// The state of a value as the log has it.
