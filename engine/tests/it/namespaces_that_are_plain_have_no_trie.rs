@@ -152,8 +152,8 @@ fn it_takes_no_nodes_and_no_hashes() {
     db.drain(0).expect("flushed");
     let merkle = db.metrics();
     let grown = merkle.index_bytes - after.index_bytes;
-    let plain = after.index_bytes - before.index_bytes;
-    assert!(grown > plain + 40 * 32, "{grown} bytes of the index, {plain} of a plain one");
+    let of_plain = after.index_bytes - before.index_bytes;
+    assert!(grown > of_plain + 40 * 32, "{grown} bytes of the index, {of_plain} of a plain one");
     assert!(merkle.hashes > after.hashes);
     db.close().expect("closed");
     drop(db);
