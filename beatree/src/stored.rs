@@ -89,7 +89,7 @@ impl Stored {
     pub fn overflow_bytes(&self) -> u64 {
         match self {
             Self::Overflow(raw) => {
-                overflow_cell(raw).runs().map(|run| page_offset(run.pages.into())).sum()
+                overflow_cell(raw).extents().map(|extent| page_offset(extent.pages.into())).sum()
             }
             _ => 0,
         }

@@ -303,7 +303,7 @@ pub mod internals {
 
     pub mod state {
         pub use crate::scrub::bad_page::page_of_value;
-        pub use crate::state::pages::overflow::{assemble_value, read_pieces, runs};
+        pub use crate::state::pages::overflow::{assemble_value, extents, read_pieces};
         pub use crate::state::undo::Undo;
         pub use crate::state::undo::replaced::stored;
         pub use crate::state::view::merge_changes;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 
 use crate::disk::{DiskRun, RunFile, write_run};
 use crate::error::Error;
@@ -70,7 +70,7 @@ impl Runs {
         file: &Arc<RunFile>,
         number: impl FnOnce() -> Result<u64, E>,
         before: impl FnOnce(u64) -> Vec<(u64, Vec<u8>)>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<Option<DiskRun>, E> {
         let mut runs: Vec<_> = self.after(after).iter().map(|(_, run)| Arc::clone(run)).collect();
         let run = loop {

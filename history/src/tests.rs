@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_core::page::overflow::{OverflowCell, OverflowRun};
+use pleach_core::page::overflow::{OverflowCell, OverflowExtent};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use pleach_io::sim::{SimDisk, SimOptions};
@@ -36,7 +36,7 @@ fn stored(number: u64) -> Stored {
         2 | 6 => Stored::Inline(vec![7; 40].into()),
         8 => Stored::from_value(Hasher::BLAKE3, long_bytes(number).into()),
         _ => {
-            let (run, mut cell) = (OverflowRun { start: number, pages: 2 }, Vec::new());
+            let (run, mut cell) = (OverflowExtent { start: number, pages: 2 }, Vec::new());
             OverflowCell::encode(5000, &[7; 32].into(), &[run], &mut cell).expect("a cell");
             Stored::Overflow(cell.into())
         }
@@ -314,10 +314,10 @@ impl Files {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as callers want it")]
-    fn allocate(next: &mut u64, pages: usize) -> Result<Vec<OverflowRun>, Error> {
+    fn allocate(next: &mut u64, pages: usize) -> Result<Vec<OverflowExtent>, Error> {
         let pages = u32::try_from(pages).expect("few");
-        let first = OverflowRun { start: *next, pages: pages / 3 };
-        let second = OverflowRun { start: *next + u64::from(pages), pages: pages - pages / 3 };
+        let first = OverflowExtent { start: *next, pages: pages / 3 };
+        let second = OverflowExtent { start: *next + u64::from(pages), pages: pages - pages / 3 };
         *next = second.start + u64::from(second.pages) + 1;
         Ok(vec![first, second])
     }
@@ -402,7 +402,7 @@ fn runs_on_the_device_are_a_plain_list() {
         }
         // Merged pages, and pages that were allocated in vain, are unused; no page is both unused and a run's.
         let unused = files.file.take_unused();
-        let pages = |runs: &[OverflowRun]| -> Vec<u64> {
+        let pages = |runs: &[OverflowExtent]| -> Vec<u64> {
             runs.iter().flat_map(|run| run.start..run.start + u64::from(run.pages)).collect()
         };
         let mut taken = pages(&unused);

@@ -200,7 +200,7 @@ fn describe(stored: &Stored) -> String {
         Stored::Overflow(raw) => {
             let cell = pleach_beatree::stored::overflow_cell(raw);
             let runs: Vec<String> =
-                cell.runs().map(|run| format!("{}+{}", run.start, run.pages)).collect();
+                cell.extents().map(|extent| format!("{}+{}", extent.start, extent.pages)).collect();
             let hash = hex(cell.value_hash());
             format!(
                 "{} bytes in the overflow file, pages {}, hash {hash}",

@@ -89,7 +89,7 @@ pub struct Extension {
 
 /// An allocator of a file that grows, by [`GrowingFile::allocate_growing`].
 pub trait GrowingFile {
-    /// A run of neighbouring pages.
+    /// An extent of neighbouring pages.
     type Run;
 
     /// Allocates `count` pages; `out` is replaced. Changes nothing when the file must grow before.
@@ -121,10 +121,10 @@ pub trait GrowingFile {
         mut reserve: impl FnMut(Extension) -> Result<(), E>,
         is_full: impl Fn(&E) -> bool,
     ) -> Result<Vec<Self::Run>, E> {
-        let mut runs = Vec::new();
+        let mut extents = Vec::new();
         let mut growth = Growth::Allowed;
         // Each turn grows the file as needed, refuses growth, or ends with the error.
-        while let Err(need) = self.allocate(count, growth, &mut runs) {
+        while let Err(need) = self.allocate(count, growth, &mut extents) {
             let extension = Extension {
                 offset: page_offset(self.file_pages()),
                 bytes: page_offset(self.geometry().pages_of(need.segments)),
@@ -138,7 +138,7 @@ pub trait GrowingFile {
                 Err(error) => return Err(error),
             }
         }
-        Ok(runs)
+        Ok(extents)
     }
 }
 
@@ -146,7 +146,7 @@ pub trait GrowingFile {
 mod tests {
     use pleach_core::page::overflow;
 
-    use super::super::{LeafRun, LeafSpace, OverflowSpace};
+    use super::super::{LeafExtent, LeafSpace, OverflowSpace};
     use super::*;
 
     #[derive(Debug, PartialEq, Eq)]
@@ -192,14 +192,14 @@ mod tests {
         let mut room = 3;
         let first = allocate(file, 2 * segment, &mut room).expect("there is room");
         assert_eq!((pages(&first), room), (u64::from(2 * segment), 1));
-        for run in &first {
-            free(file, run);
+        for extent in &first {
+            free(file, extent);
         }
         let second = allocate(file, 3 * segment, &mut room).expect("the rest of the room");
         assert_eq!((pages(&second), room), (u64::from(3 * segment), 0));
         assert_eq!(allocate(file, 1, &mut room).err(), Some(Failed::Full));
-        for run in &second {
-            free(file, run);
+        for extent in &second {
+            free(file, extent);
         }
         let third = allocate(file, 3 * segment, &mut room).expect("free pages");
         assert_eq!(pages(&third), u64::from(3 * segment));
@@ -213,15 +213,17 @@ mod tests {
     fn both_files_grow_the_same_way() {
         grows_then_fills_then_fails(
             &mut LeafSpace::new(FileGeometry::TINY),
-            |space, run: &LeafRun| {
-                run.pages().for_each(|page| space.mark_free(page).expect("handed out"));
+            |space, extent: &LeafExtent| {
+                extent.pages().for_each(|page| space.mark_free(page).expect("handed out"));
             },
-            |runs| runs.iter().map(|run| u64::from(run.len)).sum(),
+            |extents| extents.iter().map(|extent| u64::from(extent.len)).sum(),
         );
         grows_then_fills_then_fails(
             &mut OverflowSpace::new(FileGeometry::TINY),
-            |extents, run: &overflow::OverflowRun| extents.mark_free(*run).expect("handed out"),
-            |runs| runs.iter().map(|run| u64::from(run.pages)).sum(),
+            |extents, extent: &overflow::OverflowExtent| {
+                extents.mark_free(*extent).expect("handed out")
+            },
+            |extents| extents.iter().map(|extent| u64::from(extent.pages)).sum(),
         );
     }
 }

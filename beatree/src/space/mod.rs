@@ -28,7 +28,7 @@
 //! loop.
 //!
 //! Nothing here is stored: an open rebuilds it from the index ([`LeafSpace::from_used`]).
-//! [`OverflowSpace`] does the same for runs of pages in the overflow file.
+//! [`OverflowSpace`] does the same for extents of pages in the overflow file.
 //!
 //! ```
 //! use pleach_beatree::space::{FileGeometry, GrowingFile, LeafSpace, SpaceError};
@@ -36,8 +36,8 @@
 //! let mut space = LeafSpace::new(FileGeometry::TINY);
 //! // The device has room for any request.
 //! let reserve = |_| Ok::<(), SpaceError>(());
-//! let runs = space.allocate_growing(3, reserve, |_| false).expect("there is room");
-//! let pages: Vec<_> = runs.iter().flat_map(|run| run.pages()).collect();
+//! let extents = space.allocate_growing(3, reserve, |_| false).expect("there is room");
+//! let pages: Vec<_> = extents.iter().flat_map(|extent| extent.pages()).collect();
 //! assert_eq!((pages.len(), space.stats().live), (3, 3));
 //!
 //! // Retired by flush 7; free when the record of flush 7 is durable and the readers have left.
@@ -48,21 +48,21 @@
 
 mod bits;
 mod error;
+mod extent;
+mod free_extents;
 mod free_map;
-mod free_runs;
 mod growth;
 mod overflow;
 mod retired;
-mod run;
 
 pub use error::{NeedGrowth, SpaceError};
+pub use extent::LeafExtent;
 pub use growth::{Extension, FileGeometry, GrowingFile, Growth};
-pub use overflow::{MAX_RUNS, OverflowSpace, OverflowSpaceStats};
-pub use run::LeafRun;
+pub use overflow::{MAX_EXTENTS, OverflowSpace, OverflowSpaceStats};
 
 use bits::Bits;
+use extent::push_merged;
 use retired::RetiredBatches;
-use run::push_merged;
 
 use crate::page_no::PageNo;
 
@@ -89,8 +89,8 @@ pub struct LeafSpaceStats {
     pub fresh: u32,
     /// Pages allocated since opening.
     pub allocated: u64,
-    /// Runs of these pages: `allocated / runs` is the mean run.
-    pub runs: u64,
+    /// Extents of these pages: `allocated / extents` is the mean extent.
+    pub extents: u64,
 }
 
 /// The allocator of the leaf file.
@@ -111,7 +111,7 @@ pub struct LeafSpace {
     /// No page from this one on has been used.
     frontier: u32,
     allocated: u64,
-    runs: u64,
+    extents: u64,
     /// Segments picked by one allocation and the pages to take from each; kept for its memory.
     picked: Vec<(u32, u32)>,
 }
@@ -250,7 +250,7 @@ impl LeafSpace {
             holes: self.pages() - self.used_count - fresh,
             fresh,
             allocated: self.allocated,
-            runs: self.runs,
+            extents: self.extents,
         }
     }
 
@@ -302,7 +302,7 @@ impl LeafSpace {
     }
 
     /// Allocates `count` holes, which exist: by sweeping, or the first ones of the file.
-    fn fill_holes(&mut self, count: u32, from_the_front: bool, out: &mut Vec<LeafRun>) {
+    fn fill_holes(&mut self, count: u32, from_the_front: bool, out: &mut Vec<LeafExtent>) {
         let mut least = self.worthwhile();
         if from_the_front {
             // Holes were counted, so none of these is a fresh page.
@@ -348,7 +348,7 @@ impl LeafSpace {
     }
 
     /// Marks the first `take` holes of a segment as used.
-    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<LeafRun>) {
+    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<LeafExtent>) {
         let end = (segment + 1) * self.geometry.segment_pages;
         let mut at = segment * self.geometry.segment_pages;
         let mut left = take;
@@ -357,7 +357,7 @@ impl LeafSpace {
             at = self.used.next_set(start, end.min(start + left));
             assert!(at > start, "the bitmap has the holes that were counted");
             self.used.set_range(start, at);
-            push_merged(out, LeafRun { start: PageNo::new(start), len: at - start });
+            push_merged(out, LeafExtent { start: PageNo::new(start), len: at - start });
             left -= at - start;
         }
     }
@@ -405,14 +405,14 @@ impl LeafSpace {
 }
 
 impl GrowingFile for LeafSpace {
-    type Run = LeafRun;
+    type Run = LeafExtent;
 
-    /// Allocates `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
+    /// Allocates `count` pages as extents in address order, no two of them adjacent; `out` is replaced.
     fn allocate(
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<LeafRun>,
+        out: &mut Vec<LeafExtent>,
     ) -> Result<(), NeedGrowth> {
         out.clear();
         let stats = self.stats();
@@ -429,12 +429,12 @@ impl GrowingFile for LeafSpace {
         }
         if fresh > 0 {
             // Holes are before the frontier, so the order is kept.
-            push_merged(out, LeafRun { start: PageNo::new(start), len: fresh });
+            push_merged(out, LeafExtent { start: PageNo::new(start), len: fresh });
         }
         self.used_count += rest;
         self.allocated += u64::from(count);
-        self.runs += out.len() as u64;
-        assert_eq!(out.iter().map(|run| run.len).sum::<u32>(), count);
+        self.extents += out.len() as u64;
+        assert_eq!(out.iter().map(|extent| extent.len).sum::<u32>(), count);
         Ok(())
     }
 

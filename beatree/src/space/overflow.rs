@@ -1,21 +1,21 @@
-//! Pages of the overflow file: each long value has an extent, a few runs of neighbouring pages.
+//! Pages of the overflow file: each long value has a few extents, of neighbouring pages each.
 //!
-//! Runs live as pages of the leaf file do (used, retired as of a stamp, released, free). Here the state is stored: a
+//! Extents live as pages of the leaf file do (used, retired as of a stamp, released, free). Here the state is stored: a
 //! checkpoint image has the free map (`free_map`).
 //!
-//! Policy: the smallest free run that holds the whole value (in a file that is far too long, the first one, so that its
+//! Policy: the smallest free extent that holds the whole value (in a file that is far too long, the first one, so that its
 //! end becomes free); else, while the file has fewer pages than the size factor says, growth; else the largest free
-//! runs, at most [`MAX_RUNS`] of them; else growth.
+//! extents, at most [`MAX_EXTENTS`] of them; else growth.
 
 use std::collections::BTreeMap;
 
 use pleach_core::page::MAX_PAGE_NO;
-use pleach_core::page::overflow::{MAX_RUN_PAGES, OverflowRun};
+use pleach_core::page::overflow::{MAX_EXTENT_PAGES, OverflowExtent};
 
-pub use pleach_core::page::overflow::MAX_RUNS;
+pub use pleach_core::page::overflow::MAX_EXTENTS;
 
+use super::free_extents::FreeExtents;
 use super::free_map;
-use super::free_runs::FreeRuns;
 use super::retired::RetiredBatches;
 use super::{FileGeometry, GrowingFile, Growth, NeedGrowth, SpaceError};
 
@@ -30,8 +30,8 @@ pub struct OverflowSpaceStats {
     pub retired: u64,
     /// Free pages.
     pub free: u64,
-    /// Runs of free pages.
-    pub free_runs: u64,
+    /// Extents of free pages.
+    pub free_extents: u64,
 }
 
 /// The allocator of the overflow file.
@@ -39,11 +39,11 @@ pub struct OverflowSpaceStats {
 pub struct OverflowSpace {
     geometry: FileGeometry,
     pages: u64,
-    free: FreeRuns,
-    /// Retired runs by their starts: they overlap neither each other nor free ones.
+    free: FreeExtents,
+    /// Retired extents by their starts: they overlap neither each other nor free ones.
     retired: BTreeMap<u64, u64>,
     retired_pages: u64,
-    retired_batches: RetiredBatches<OverflowRun>,
+    retired_batches: RetiredBatches<OverflowExtent>,
 }
 
 impl OverflowSpace {
@@ -58,27 +58,27 @@ impl OverflowSpace {
 
     /// The state that [`OverflowSpace::encode`] wrote, fully validated.
     pub fn parse(geometry: FileGeometry, bytes: &[u8]) -> Result<Self, SpaceError> {
-        let (pages, runs) = free_map::parse(bytes)?;
+        let (pages, extents) = free_map::parse(bytes)?;
         if pages % u64::from(geometry.segment_pages) != 0 {
             return Err(SpaceError::FreeMap { what: "the file ends within a segment", offset: 0 });
         }
         if pages > MAX_PAGE_NO + 1 {
             return Err(SpaceError::TooLong { pages });
         }
-        let mut extents = Self::new(geometry);
-        extents.pages = pages;
-        for (start, len) in runs {
-            extents.free.insert(start, len);
+        let mut space = Self::new(geometry);
+        space.pages = pages;
+        for (start, len) in extents {
+            space.free.insert(start, len);
         }
-        Ok(extents)
+        Ok(space)
     }
 
     /// Appends the free map as it will be after a restart: what is free now and what was retired with a stamp of at
     /// most `through`, the newest one whose location record the image covers.
     pub fn encode(&self, through: u64, out: &mut Vec<u8>) {
         let mut free = self.free.clone();
-        for run in self.retired_batches.iter(through) {
-            free.insert(run.start, run.pages.into());
+        for extent in self.retired_batches.iter(through) {
+            free.insert(extent.start, extent.pages.into());
         }
         free_map::encode(self.pages, free.len(), free.iter(), out);
     }
@@ -110,28 +110,28 @@ impl OverflowSpace {
         }
     }
 
-    /// Retires runs as of `stamp`, a number that never falls. After an error the runs before the one named are retired.
+    /// Retires extents as of `stamp`, a number that never falls. After an error the extents before the one named are retired.
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
-    pub fn retire(&mut self, runs: &[OverflowRun], stamp: u64) -> Result<(), SpaceError> {
-        for run in runs {
-            self.check_owned(*run)?;
-            self.retired.insert(run.start, run.pages.into());
-            self.retired_pages += u64::from(run.pages);
-            self.retired_batches.add(stamp, [*run]);
+    pub fn retire(&mut self, extents: &[OverflowExtent], stamp: u64) -> Result<(), SpaceError> {
+        for extent in extents {
+            self.check_owned(*extent)?;
+            self.retired.insert(extent.start, extent.pages.into());
+            self.retired_pages += u64::from(extent.pages);
+            self.retired_batches.add(stamp, [*extent]);
         }
         Ok(())
     }
 
-    /// Frees runs retired with stamps through `stamp`; returns the number of pages.
+    /// Frees extents retired with stamps through `stamp`; returns the number of pages.
     pub fn release(&mut self, stamp: u64) -> u64 {
         let before = self.retired_pages;
-        while let Some(runs) = self.retired_batches.take(stamp) {
-            for run in runs {
-                self.retired.remove(&run.start);
-                self.retired_pages -= u64::from(run.pages);
-                self.free.insert(run.start, run.pages.into());
+        while let Some(extents) = self.retired_batches.take(stamp) {
+            for extent in extents {
+                self.retired.remove(&extent.start);
+                self.retired_pages -= u64::from(extent.pages);
+                self.free.insert(extent.start, extent.pages.into());
             }
         }
         before - self.retired_pages
@@ -143,20 +143,20 @@ impl OverflowSpace {
         self.add_segments(u32::try_from(more).map_err(|_| SpaceError::TooLong { pages })?)
     }
 
-    /// Recovery: marks a run as used, as a location record says.
-    pub fn mark_used(&mut self, run: OverflowRun) -> Result<(), SpaceError> {
-        self.check_inside(run)?;
-        if !self.free.contains(run.start, run.pages.into()) {
-            return Err(SpaceError::AlreadyUsed { page: run.start });
+    /// Recovery: marks an extent as used, as a location record says.
+    pub fn mark_used(&mut self, extent: OverflowExtent) -> Result<(), SpaceError> {
+        self.check_inside(extent)?;
+        if !self.free.contains(extent.start, extent.pages.into()) {
+            return Err(SpaceError::AlreadyUsed { page: extent.start });
         }
-        self.free.remove(run.start, run.pages.into());
+        self.free.remove(extent.start, extent.pages.into());
         Ok(())
     }
 
-    /// Frees a run at once: in recovery, and for runs allocated but never published.
-    pub fn mark_free(&mut self, run: OverflowRun) -> Result<(), SpaceError> {
-        self.check_owned(run)?;
-        self.free.insert(run.start, run.pages.into());
+    /// Frees an extent at once: in recovery, and for extents allocated but never published.
+    pub fn mark_free(&mut self, extent: OverflowExtent) -> Result<(), SpaceError> {
+        self.check_owned(extent)?;
+        self.free.insert(extent.start, extent.pages.into());
         Ok(())
     }
 
@@ -166,17 +166,17 @@ impl OverflowSpace {
     /// # Panics
     /// As [`OverflowSpace::retire`].
     pub fn retire_free(&mut self, stamp: u64) -> bool {
-        let mut runs = Vec::new();
+        let mut extents = Vec::new();
         for (start, len) in self.free.iter().collect::<Vec<_>>() {
             self.free.remove(start, len);
-            split_run(start, len, &mut runs);
+            split_extent(start, len, &mut extents);
         }
-        self.retire(&runs, stamp).expect("nobody else has what was free");
-        !runs.is_empty()
+        self.retire(&extents, stamp).expect("nobody else has what was free");
+        !extents.is_empty()
     }
 
-    /// Free runs in address order, as start and length.
-    pub fn free_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// Free extents in address order, as start and length.
+    pub fn free_extents(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.free.iter()
     }
 
@@ -187,7 +187,7 @@ impl OverflowSpace {
             live: self.pages - self.free.pages() - self.retired_pages,
             retired: self.retired_pages,
             free: self.free.pages(),
-            free_runs: self.free.len() as u64,
+            free_extents: self.free.len() as u64,
         }
     }
 
@@ -207,18 +207,18 @@ impl OverflowSpace {
         self.pages < self.geometry.target(live)
     }
 
-    /// The segments needed for a run of `count` pages at the end of the file.
+    /// The segments needed for an extent of `count` pages at the end of the file.
     fn need(&self, count: u32) -> NeedGrowth {
         let tail = self.free.ending_at(self.pages);
         // At least one, so that asking again makes progress.
         self.geometry.need(u64::from(count).saturating_sub(tail).max(1))
     }
 
-    /// The fewest free runs that hold `count` pages; the last one as small as will do.
+    /// The fewest free extents that hold `count` pages; the last one as small as will do.
     fn pick_largest(&self, count: u32) -> Option<Vec<(u64, u64)>> {
-        let mut picked = Vec::with_capacity(MAX_RUNS);
+        let mut picked = Vec::with_capacity(MAX_EXTENTS);
         let mut left = u64::from(count);
-        for (start, len) in self.free.largest().take(MAX_RUNS) {
+        for (start, len) in self.free.largest().take(MAX_EXTENTS) {
             if len >= left {
                 let (start, _) = self.free.smallest_of(left).unwrap_or((start, len));
                 picked.push((start, left));
@@ -230,34 +230,34 @@ impl OverflowSpace {
         None
     }
 
-    /// Checks that a run is inside the file, and that no page of it is free or retired.
-    fn check_owned(&self, run: OverflowRun) -> Result<(), SpaceError> {
-        self.check_inside(run)?;
-        let end = run.start + u64::from(run.pages);
-        if self.free.overlaps(run.start, run.pages.into()) {
-            return Err(SpaceError::NotUsed { page: run.start });
+    /// Checks that an extent is inside the file, and that no page of it is free or retired.
+    fn check_owned(&self, extent: OverflowExtent) -> Result<(), SpaceError> {
+        self.check_inside(extent)?;
+        let end = extent.start + u64::from(extent.pages);
+        if self.free.overlaps(extent.start, extent.pages.into()) {
+            return Err(SpaceError::NotUsed { page: extent.start });
         }
         let before = self.retired.range(..end).next_back();
-        if before.is_some_and(|(start, len)| start + len > run.start) {
-            return Err(SpaceError::AlreadyRetired { page: run.start });
+        if before.is_some_and(|(start, len)| start + len > extent.start) {
+            return Err(SpaceError::AlreadyRetired { page: extent.start });
         }
         Ok(())
     }
 
-    fn check_inside(&self, run: OverflowRun) -> Result<(), SpaceError> {
-        let end = run.start.checked_add(run.pages.into());
-        if run.pages > 0 && end.is_some_and(|end| end <= self.pages) {
+    fn check_inside(&self, extent: OverflowExtent) -> Result<(), SpaceError> {
+        let end = extent.start.checked_add(extent.pages.into());
+        if extent.pages > 0 && end.is_some_and(|end| end <= self.pages) {
             Ok(())
         } else {
-            Err(SpaceError::OutsideFile { page: run.start, pages: self.pages })
+            Err(SpaceError::OutsideFile { page: extent.start, pages: self.pages })
         }
     }
 }
 
 impl GrowingFile for OverflowSpace {
-    type Run = OverflowRun;
+    type Run = OverflowExtent;
 
-    /// Allocates `count` pages as at most [`MAX_RUNS`] runs in address order; `out` is replaced.
+    /// Allocates `count` pages as at most [`MAX_EXTENTS`] extents in address order; `out` is replaced.
     ///
     /// # Panics
     /// When `count` is 0.
@@ -265,7 +265,7 @@ impl GrowingFile for OverflowSpace {
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<OverflowRun>,
+        out: &mut Vec<OverflowExtent>,
     ) -> Result<(), NeedGrowth> {
         assert!(count > 0, "a long value has pages");
         out.clear();
@@ -277,21 +277,21 @@ impl GrowingFile for OverflowSpace {
         };
         let whole = fits.map(|(start, _)| (start, u64::from(count)));
         let mut picked: Vec<(u64, u64)> = match whole {
-            Some(run) => vec![run],
+            Some(extent) => vec![extent],
             None if growth == Growth::Allowed && self.is_short(count) => {
                 return Err(self.need(count));
             }
             None => self.pick_largest(count).ok_or_else(|| self.need(count))?,
         };
-        if picked.iter().map(|(_, len)| len.div_ceil(MAX_RUN_PAGES.into())).sum::<u64>()
-            > MAX_RUNS as u64
+        if picked.iter().map(|(_, len)| len.div_ceil(MAX_EXTENT_PAGES.into())).sum::<u64>()
+            > MAX_EXTENTS as u64
         {
             return Err(self.need(count));
         }
         picked.sort_unstable();
         for (start, len) in picked {
             self.free.remove(start, len);
-            split_run(start, len, out);
+            split_extent(start, len, out);
         }
         Ok(())
     }
@@ -318,11 +318,11 @@ impl GrowingFile for OverflowSpace {
     }
 }
 
-fn split_run(start: u64, len: u64, out: &mut Vec<OverflowRun>) {
+fn split_extent(start: u64, len: u64, out: &mut Vec<OverflowExtent>) {
     let (mut at, end) = (start, start + len);
     while at < end {
-        let pages = u32::try_from(end - at).unwrap_or(u32::MAX).min(MAX_RUN_PAGES);
-        out.push(OverflowRun { start: at, pages });
+        let pages = u32::try_from(end - at).unwrap_or(u32::MAX).min(MAX_EXTENT_PAGES);
+        out.push(OverflowExtent { start: at, pages });
         at += u64::from(pages);
     }
 }

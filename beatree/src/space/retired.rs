@@ -1,4 +1,4 @@
-//! Retired pages or runs, oldest first.
+//! Retired pages or extents, oldest first.
 //!
 //! A *stamp* is a number of the caller's that never falls, such as that of the flush that retired the pages. Batches
 //! are released in the order of their stamps.

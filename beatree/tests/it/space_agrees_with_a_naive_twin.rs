@@ -4,7 +4,7 @@
 
 use pleach_beatree::PageNo;
 use pleach_beatree::space::{
-    FileGeometry, GrowingFile, Growth, LeafRun, LeafSpace, NeedGrowth, SpaceError,
+    FileGeometry, GrowingFile, Growth, LeafExtent, LeafSpace, NeedGrowth, SpaceError,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -80,7 +80,7 @@ impl Twin {
         let expected = self.choose(count);
         self.space.allocate(wanted, growth, &mut runs).unwrap();
         self.take(&runs, count);
-        let numbers: Vec<_> = runs.iter().flat_map(LeafRun::pages).collect();
+        let numbers: Vec<_> = runs.iter().flat_map(LeafExtent::pages).collect();
         assert_eq!(numbers, expected);
     }
 
@@ -164,14 +164,14 @@ impl Twin {
         self.sweep = if self.sweep < keep / size { self.sweep } else { 0 };
     }
 
-    fn take(&mut self, runs: &[LeafRun], count: usize) {
+    fn take(&mut self, runs: &[LeafExtent], count: usize) {
         assert_eq!(runs.iter().map(|run| run.len as usize).sum::<usize>(), count);
         assert!(runs.iter().all(|run| run.len > 0));
         assert!(
             runs.windows(2).all(|pair| pair[0].end() < pair[1].start.get()),
             "sorted and merged"
         );
-        for page_no in runs.iter().flat_map(LeafRun::pages) {
+        for page_no in runs.iter().flat_map(LeafExtent::pages) {
             let page_no = page_no.get() as usize;
             let state = &mut self.pages[page_no];
             assert_eq!(*state, State::Free, "page {page_no} was handed out twice");
@@ -309,7 +309,7 @@ fn a_fresh_file_is_written_from_front_to_back() {
         while let Err(NeedGrowth { segments }) = space.allocate(count, Growth::Allowed, &mut runs) {
             space.add_segments(segments).unwrap();
         }
-        assert_eq!(runs, [LeafRun { start: PageNo::new(next), len: count }]);
+        assert_eq!(runs, [LeafExtent { start: PageNo::new(next), len: count }]);
         next += count;
     }
     assert_eq!(space.frontier(), next);

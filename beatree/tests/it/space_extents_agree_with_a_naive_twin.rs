@@ -2,9 +2,9 @@
 //! read back; every damaged free map is refused or means what it says.
 
 use pleach_beatree::space::{
-    FileGeometry, GrowingFile, Growth, MAX_RUNS, NeedGrowth, OverflowSpace, SpaceError,
+    FileGeometry, GrowingFile, Growth, MAX_EXTENTS, NeedGrowth, OverflowSpace, SpaceError,
 };
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -19,7 +19,7 @@ struct Twin {
     extents: OverflowSpace,
     pages: Vec<State>,
     /// Values: their runs.
-    values: Vec<Vec<OverflowRun>>,
+    values: Vec<Vec<OverflowExtent>>,
     stamp: u64,
     random: ChaCha8Rng,
 }
@@ -29,7 +29,7 @@ impl Twin {
         usize::try_from(self.random.next_u32()).unwrap() % limit.max(1)
     }
 
-    fn mark(&mut self, runs: &[OverflowRun], from: impl Fn(State) -> bool, to: State) {
+    fn mark(&mut self, runs: &[OverflowExtent], from: impl Fn(State) -> bool, to: State) {
         for run in runs {
             for page_no in run.start..run.start + u64::from(run.pages) {
                 let state = &mut self.pages[usize::try_from(page_no).unwrap()];
@@ -52,9 +52,9 @@ impl Twin {
             let more = segments * FileGeometry::TINY.segment_pages;
             self.pages.resize(self.pages.len() + more as usize, State::Free);
         }
-        assert!((1..=MAX_RUNS).contains(&runs.len()));
+        assert!((1..=MAX_EXTENTS).contains(&runs.len()));
         assert_eq!(runs.iter().map(|run| run.pages).sum::<u32>(), count);
-        let end = |run: &OverflowRun| run.start + u64::from(run.pages);
+        let end = |run: &OverflowExtent| run.start + u64::from(run.pages);
         assert!(runs.windows(2).all(|pair| end(&pair[0]) < pair[1].start), "in order, merged");
         self.mark(&runs, |state| state == State::Free, State::Used);
         self.values.push(runs);
@@ -120,7 +120,7 @@ impl Twin {
     fn check(&mut self) {
         let stats = self.extents.stats();
         let runs = Self::free_runs(&self.pages);
-        assert_eq!(self.extents.free_runs().collect::<Vec<_>>(), runs);
+        assert_eq!(self.extents.free_extents().collect::<Vec<_>>(), runs);
         assert_eq!(stats.pages, self.pages.len() as u64);
         assert_eq!(stats.free, runs.iter().map(|(_, len)| len).sum::<u64>());
         let used = self.pages.iter().filter(|state| **state == State::Used).count();
@@ -132,7 +132,7 @@ impl Twin {
         let stored = OverflowSpace::parse(FileGeometry::TINY, &bytes).unwrap();
         let mut later = self.pages.clone();
         Self::free_through(&mut later, through);
-        assert_eq!(stored.free_runs().collect::<Vec<_>>(), Self::free_runs(&later));
+        assert_eq!(stored.free_extents().collect::<Vec<_>>(), Self::free_runs(&later));
     }
 }
 
@@ -164,7 +164,7 @@ fn random_values_come_and_go() {
 fn recovery_marks_runs_and_refuses_contradictions() {
     let mut extents = OverflowSpace::new(FileGeometry::TINY);
     extents.add_segments(2).unwrap();
-    let run = |start, pages| OverflowRun { start, pages };
+    let run = |start, pages| OverflowExtent { start, pages };
     extents.mark_used(run(3, 5)).unwrap();
     assert_eq!(extents.mark_used(run(7, 2)), Err(SpaceError::AlreadyUsed { page: 7 }));
     assert_eq!(extents.mark_free(run(2, 2)), Err(SpaceError::NotUsed { page: 2 }));
@@ -172,7 +172,7 @@ fn recovery_marks_runs_and_refuses_contradictions() {
     assert_eq!(extents.mark_used(run(30, 3)), outside);
     assert!(extents.mark_used(run(u64::MAX, 3)).is_err());
     extents.mark_free(run(4, 2)).unwrap();
-    assert_eq!(extents.free_runs().collect::<Vec<_>>(), [(0, 3), (4, 2), (8, 24)]);
+    assert_eq!(extents.free_extents().collect::<Vec<_>>(), [(0, 3), (4, 2), (8, 24)]);
 }
 
 #[test]
@@ -181,11 +181,11 @@ fn a_value_never_needs_more_runs_than_a_cell_holds() {
     extents.add_segments(8).unwrap();
     // Every other page is in use: 64 free runs of one page.
     for start in (0..128).step_by(2) {
-        extents.mark_used(OverflowRun { start, pages: 1 }).unwrap();
+        extents.mark_used(OverflowExtent { start, pages: 1 }).unwrap();
     }
     let mut runs = Vec::new();
     extents.allocate(32, Growth::Refused, &mut runs).unwrap();
-    assert_eq!(runs.len(), MAX_RUNS);
+    assert_eq!(runs.len(), MAX_EXTENTS);
     extents.mark_free(runs[0]).unwrap();
     let refused = extents.allocate(33, Growth::Refused, &mut runs);
     // 33 free pages are left, but in 33 runs.
@@ -197,7 +197,7 @@ fn a_damaged_free_map_is_refused_or_canonical() {
     let mut extents = OverflowSpace::new(FileGeometry::TINY);
     extents.add_segments(4).unwrap();
     for start in [1, 5, 20, 63] {
-        extents.mark_used(OverflowRun { start, pages: 1 }).unwrap();
+        extents.mark_used(OverflowExtent { start, pages: 1 }).unwrap();
     }
     let mut bytes = Vec::new();
     extents.encode(0, &mut bytes);

@@ -180,17 +180,17 @@ pub enum PageError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverflowError {
-    /// The length does not fit the run count.
+    /// The length does not fit the extent count.
     #[error("{len} bytes are not an overflow cell")]
     Length {
         /// Length of the cell.
         len: usize,
     },
-    /// No run, or more than [`crate::page::overflow::MAX_RUNS`].
-    #[error("impossible number of runs {runs}")]
-    Runs {
-        /// Number of runs.
-        runs: usize,
+    /// No extent, or more than [`crate::page::overflow::MAX_EXTENTS`].
+    #[error("impossible number of extents {extents}")]
+    Extents {
+        /// Number of extents.
+        extents: usize,
     },
     /// A value that belongs inline.
     #[error("a value of {total_len} bytes belongs inline")]
@@ -198,22 +198,22 @@ pub enum OverflowError {
         /// Length of the value.
         total_len: u64,
     },
-    /// An empty run, one too long, or one that leaves the file.
-    #[error("run {run} is empty, too long or leaves the file")]
-    Run {
-        /// Index of the run.
-        run: usize,
+    /// An empty extent, one too long, or one that leaves the file.
+    #[error("extent {extent} is empty, too long or leaves the file")]
+    Extent {
+        /// Index of the extent.
+        extent: usize,
     },
-    /// Two runs share a page.
-    #[error("run {run} shares a page with an earlier one")]
+    /// Two extents share a page.
+    #[error("extent {extent} shares a page with an earlier one")]
     Shared {
-        /// Index of the later run.
-        run: usize,
+        /// Index of the later extent.
+        extent: usize,
     },
-    /// The runs have more or fewer pages than the value needs.
+    /// The extents have more or fewer pages than the value needs.
     #[error("{pages} pages for a value of {total_len} bytes")]
     Pages {
-        /// Pages in all runs.
+        /// Pages in all extents.
         pages: u64,
         /// Length of the value.
         total_len: u64,

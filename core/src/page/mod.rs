@@ -68,7 +68,7 @@ pub use error::{OverflowError, PageError};
 pub use header::{Identity, seal};
 pub use kinds::{FileKind, PageType, StreamId, VERSION};
 pub use leaf::{Cell, LeafBuilder, LeafHeader, LeafView, RawCell};
-pub use overflow::{OverflowCell, OverflowRun};
+pub use overflow::{OverflowCell, OverflowExtent};
 pub use stream::{StreamHeader, StreamView};
 
 /// Bytes of a page, the unit of every file but the log.

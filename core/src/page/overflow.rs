@@ -2,23 +2,23 @@
 //!
 //! ```text
 //! 0             8            40         42        42 + 8 n
-//! | total length | value hash | run count | n runs  |
-//!                                   run: start 5 | pages 3
+//! | total length | value hash | extent count | n extents  |
+//!                                   extent: start 5 | pages 3
 //! ```
 //!
-//! The runs are consecutive parts of the value, in pages of [`crate::page::stream`] in the overflow file. One value,
-//! one cell: the runs have exactly as many pages as the length needs, are not empty and share no page. The hash is that
+//! The extents are consecutive parts of the value, in pages of [`crate::page::stream`] in the overflow file. One value,
+//! one cell: the extents have exactly as many pages as the length needs, are not empty and share no page. The hash is that
 //! of the whole value, so the trie never needs the value's own pages, and a reader of the value detects a stale page
 //! among them.
 //!
 //! ```
-//! use pleach_core::page::{OverflowCell, OverflowError, OverflowRun, overflow};
+//! use pleach_core::page::{OverflowCell, OverflowError, OverflowExtent, overflow};
 //!
 //! let mut cell = Vec::new();
-//! let run = OverflowRun { start: 40, pages: 3 };
+//! let extent = OverflowExtent { start: 40, pages: 3 };
 //! assert_eq!(overflow::pages_for(10_000), 3);
-//! OverflowCell::encode(10_000, &[7; 32].into(), &[run], &mut cell)?;
-//! assert_eq!(OverflowCell::parse(&cell)?.runs().collect::<Vec<_>>(), [run]);
+//! OverflowCell::encode(10_000, &[7; 32].into(), &[extent], &mut cell)?;
+//! assert_eq!(OverflowCell::parse(&cell)?.extents().collect::<Vec<_>>(), [extent]);
 //! # Ok::<(), OverflowError>(())
 //! ```
 
@@ -31,31 +31,31 @@ use crate::page::{MAX_INLINE, MAX_PAGE_NO, stream};
 
 const TOTAL_LEN: usize = 0;
 const HASH: usize = TOTAL_LEN + 8;
-const RUN_COUNT: usize = HASH + 32;
-const RUNS: usize = RUN_COUNT + 2;
+const EXTENT_COUNT: usize = HASH + 32;
+const EXTENTS: usize = EXTENT_COUNT + 2;
 
-/// Bytes of a run: start 5, pages 3.
-const RUN_SIZE: usize = 8;
-/// Maximum number of runs of a value; a value in more pieces is written again, in one.
-pub const MAX_RUNS: usize = 32;
-/// Maximum number of pages of a run, 24 bits: 64 GiB.
-pub const MAX_RUN_PAGES: u32 = (1 << 24) - 1;
+/// Bytes of an extent: start 5, pages 3.
+const EXTENT_SIZE: usize = 8;
+/// Maximum number of extents of a value; a value in more pieces is written again, in one.
+pub const MAX_EXTENTS: usize = 32;
+/// Maximum number of pages of an extent, 24 bits: 64 GiB.
+pub const MAX_EXTENT_PAGES: u32 = (1 << 24) - 1;
 
-const _: () = assert!(cell_len(MAX_RUNS) == 298, "the longest overflow cell");
-const _: () = assert!(cell_len(MAX_RUNS) <= MAX_INLINE, "no longer than an inline value");
+const _: () = assert!(cell_len(MAX_EXTENTS) == 298, "the longest overflow cell");
+const _: () = assert!(cell_len(MAX_EXTENTS) <= MAX_INLINE, "no longer than an inline value");
 
 /// Neighbouring pages of the overflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OverflowRun {
+pub struct OverflowExtent {
     /// Number of the first page.
     pub start: u64,
     /// Number of pages.
     pub pages: u32,
 }
 
-/// Bytes of a cell with this many runs.
-pub const fn cell_len(runs: usize) -> usize {
-    RUNS + runs * RUN_SIZE
+/// Bytes of a cell with this many extents.
+pub const fn cell_len(extents: usize) -> usize {
+    EXTENTS + extents * EXTENT_SIZE
 }
 
 /// Pages of the overflow file that a value needs.
@@ -75,16 +75,16 @@ impl<'a> OverflowCell<'a> {
     /// Parses bytes as a cell.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, OverflowError> {
         let len = bytes.len();
-        if len < RUNS {
+        if len < EXTENTS {
             return Err(OverflowError::Length { len });
         }
-        let runs = usize::from(u16_at(bytes, RUN_COUNT));
-        check_count(runs)?;
-        if len != cell_len(runs) {
+        let extents = usize::from(u16_at(bytes, EXTENT_COUNT));
+        check_count(extents)?;
+        if len != cell_len(extents) {
             return Err(OverflowError::Length { len });
         }
         let cell = Self { bytes };
-        check_runs(cell.total_len(), &cell.runs())?;
+        check_extents(cell.total_len(), &cell.extents())?;
         Ok(cell)
     }
 
@@ -98,20 +98,20 @@ impl<'a> OverflowCell<'a> {
     pub fn encode(
         total_len: u64,
         value_hash: &ValueHash,
-        runs: &[OverflowRun],
+        extents: &[OverflowExtent],
         out: &mut Vec<u8>,
     ) -> Result<(), OverflowError> {
-        check_count(runs.len())?;
-        check_runs(total_len, &runs.iter().copied())?;
-        let count =
-            u16::try_from(runs.len()).map_err(|_| OverflowError::Runs { runs: runs.len() })?;
-        out.reserve(cell_len(runs.len()));
+        check_count(extents.len())?;
+        check_extents(total_len, &extents.iter().copied())?;
+        let count = u16::try_from(extents.len())
+            .map_err(|_| OverflowError::Extents { extents: extents.len() })?;
+        out.reserve(cell_len(extents.len()));
         out.extend_from_slice(&total_len.to_le_bytes());
         out.extend_from_slice(value_hash.as_bytes());
         out.extend_from_slice(&count.to_le_bytes());
-        for run in runs {
-            out.extend_from_slice(&run.start.to_le_bytes()[..5]);
-            out.extend_from_slice(&run.pages.to_le_bytes()[..3]);
+        for extent in extents {
+            out.extend_from_slice(&extent.start.to_le_bytes()[..5]);
+            out.extend_from_slice(&extent.pages.to_le_bytes()[..3]);
         }
         Ok(())
     }
@@ -129,10 +129,10 @@ impl<'a> OverflowCell<'a> {
     }
 
     /// The pages that hold the value, in the order of its bytes.
-    pub fn runs(&self) -> impl ExactSizeIterator<Item = OverflowRun> + Clone + use<'a> {
-        self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| OverflowRun {
-            start: u40_at(run, 0),
-            pages: u32::from_le_bytes([run[5], run[6], run[7], 0]),
+    pub fn extents(&self) -> impl ExactSizeIterator<Item = OverflowExtent> + Clone + use<'a> {
+        self.bytes[EXTENTS..].as_chunks::<EXTENT_SIZE>().0.iter().map(|extent| OverflowExtent {
+            start: u40_at(extent, 0),
+            pages: u32::from_le_bytes([extent[5], extent[6], extent[7], 0]),
         })
     }
 
@@ -143,36 +143,36 @@ impl<'a> OverflowCell<'a> {
     }
 }
 
-fn check_count(runs: usize) -> Result<(), OverflowError> {
-    match runs {
-        1..=MAX_RUNS => Ok(()),
-        _ => Err(OverflowError::Runs { runs }),
+fn check_count(extents: usize) -> Result<(), OverflowError> {
+    match extents {
+        1..=MAX_EXTENTS => Ok(()),
+        _ => Err(OverflowError::Extents { extents }),
     }
 }
 
-fn check_runs(
+fn check_extents(
     total_len: u64,
-    runs: &(impl Iterator<Item = OverflowRun> + Clone),
+    extents: &(impl Iterator<Item = OverflowExtent> + Clone),
 ) -> Result<(), OverflowError> {
     if total_len <= MAX_INLINE as u64 {
         return Err(OverflowError::Short { total_len });
     }
     let mut pages = 0;
-    for (index, run) in runs.clone().enumerate() {
-        let length = u64::from(run.pages);
-        if run.pages == 0
-            || run.pages > MAX_RUN_PAGES
-            || run.start > MAX_PAGE_NO
-            || run.start + length - 1 > MAX_PAGE_NO
+    for (index, extent) in extents.clone().enumerate() {
+        let length = u64::from(extent.pages);
+        if extent.pages == 0
+            || extent.pages > MAX_EXTENT_PAGES
+            || extent.start > MAX_PAGE_NO
+            || extent.start + length - 1 > MAX_PAGE_NO
         {
-            return Err(OverflowError::Run { run: index });
+            return Err(OverflowError::Extent { extent: index });
         }
-        let shares = |earlier: OverflowRun| {
-            earlier.start < run.start + length
-                && run.start < earlier.start + u64::from(earlier.pages)
+        let shares = |earlier: OverflowExtent| {
+            earlier.start < extent.start + length
+                && extent.start < earlier.start + u64::from(earlier.pages)
         };
-        if runs.clone().take(index).any(shares) {
-            return Err(OverflowError::Shared { run: index });
+        if extents.clone().take(index).any(shares) {
+            return Err(OverflowError::Shared { extent: index });
         }
         pages += length;
     }

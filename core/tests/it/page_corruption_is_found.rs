@@ -191,7 +191,10 @@ fn each_rule_of_leaf_pages_has_its_own_error() {
     assert_eq!(after(&|page| put(page, COUNT, &[119, 0])), PageError::KeyOutside { cell: 0 });
 
     let overflow = |reason| PageError::Overflow { cell: 3, reason };
-    assert_eq!(after(&|page| page[cell + 40] = 33), overflow(OverflowError::Runs { runs: 33 }));
+    assert_eq!(
+        after(&|page| page[cell + 40] = 33),
+        overflow(OverflowError::Extents { extents: 33 })
+    );
     assert_eq!(
         after(&|page| page[cell + 40] = 1),
         overflow(OverflowError::Length { len: overflow::cell_len(2) })
@@ -206,12 +209,12 @@ fn each_rule_of_leaf_pages_has_its_own_error() {
     );
     assert_eq!(
         after(&|page| put(page, cell + 42 + 5, &[0; 3])),
-        overflow(OverflowError::Run { run: 0 })
+        overflow(OverflowError::Extent { extent: 0 })
     );
     // An inline value that claims to be an overflow cell: its run count is 0x0000.
     assert_eq!(
         after(&|page| page[slot(0) + 1] |= 0x80),
-        PageError::Overflow { cell: 0, reason: OverflowError::Runs { runs: 0 } }
+        PageError::Overflow { cell: 0, reason: OverflowError::Extents { extents: 0 } }
     );
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::page_common::*;
 use pleach_core::page::{
     BranchEntry, LeafBuilder, LeafView, MAX_INLINE, MAX_PAGE_NO, OverflowCell, OverflowError,
-    OverflowRun, PAGE_SIZE, PageError, RawCell, StreamHeader, StreamId, StreamView, branch, header,
-    leaf, overflow, stream,
+    OverflowExtent, PAGE_SIZE, PageError, RawCell, StreamHeader, StreamId, StreamView, branch,
+    header, leaf, overflow, stream,
 };
 use pleach_core::page::{BranchView, Identity};
 use pleach_core::{Key, Prefix, TERMINATOR};
@@ -219,27 +219,27 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
 fn overflow_cells_are_checked_rule_by_rule() {
     let payload = stream::PAYLOAD as u64;
     let encode = |total_len, runs: &[(u64, u32)]| {
-        let runs: Vec<OverflowRun> =
-            runs.iter().map(|&(start, pages)| OverflowRun { start, pages }).collect();
+        let runs: Vec<OverflowExtent> =
+            runs.iter().map(|&(start, pages)| OverflowExtent { start, pages }).collect();
         let mut bytes = vec![9];
         let result = OverflowCell::encode(total_len, &[3; 32].into(), &runs, &mut bytes);
         assert_eq!(bytes.len() == 1, result.is_err(), "an error appends nothing");
         result.map(|()| bytes.split_off(1))
     };
-    let long = overflow::MAX_RUN_PAGES;
+    let long = overflow::MAX_EXTENT_PAGES;
     assert!(encode(payload, &[(MAX_PAGE_NO, 1)]).is_ok());
     assert!(encode(payload * u64::from(long), &[(0, long)]).is_ok());
     assert!(encode(1025, &[(0, 1)]).is_ok());
     assert_eq!(encode(1024, &[(0, 1)]), Err(OverflowError::Short { total_len: 1024 }));
-    assert_eq!(encode(2000, &[]), Err(OverflowError::Runs { runs: 0 }));
-    assert_eq!(encode(2000, &[(0, 1); 33]), Err(OverflowError::Runs { runs: 33 }));
-    assert_eq!(encode(2000, &[(0, 0)]), Err(OverflowError::Run { run: 0 }));
-    assert_eq!(encode(2000, &[(MAX_PAGE_NO + 1, 1)]), Err(OverflowError::Run { run: 0 }));
-    assert_eq!(encode(2000, &[(0, 1), (MAX_PAGE_NO, 2)]), Err(OverflowError::Run { run: 1 }));
-    assert_eq!(encode(2000, &[(u64::MAX, 2)]), Err(OverflowError::Run { run: 0 }));
-    assert_eq!(encode(payload, &[(0, long + 1)]), Err(OverflowError::Run { run: 0 }));
+    assert_eq!(encode(2000, &[]), Err(OverflowError::Extents { extents: 0 }));
+    assert_eq!(encode(2000, &[(0, 1); 33]), Err(OverflowError::Extents { extents: 33 }));
+    assert_eq!(encode(2000, &[(0, 0)]), Err(OverflowError::Extent { extent: 0 }));
+    assert_eq!(encode(2000, &[(MAX_PAGE_NO + 1, 1)]), Err(OverflowError::Extent { extent: 0 }));
+    assert_eq!(encode(2000, &[(0, 1), (MAX_PAGE_NO, 2)]), Err(OverflowError::Extent { extent: 1 }));
+    assert_eq!(encode(2000, &[(u64::MAX, 2)]), Err(OverflowError::Extent { extent: 0 }));
+    assert_eq!(encode(payload, &[(0, long + 1)]), Err(OverflowError::Extent { extent: 0 }));
     let shared = [(10, 2), (20, 2), (11, 2)];
-    assert_eq!(encode(6 * payload, &shared), Err(OverflowError::Shared { run: 2 }));
+    assert_eq!(encode(6 * payload, &shared), Err(OverflowError::Shared { extent: 2 }));
     let pages = |pages, total_len| Err(OverflowError::Pages { pages, total_len });
     assert_eq!(encode(payload + 1, &[(0, 1)]), pages(1, payload + 1));
     assert_eq!(encode(payload, &[(0, 1), (5, 1)]), pages(2, payload));
@@ -249,8 +249,8 @@ fn overflow_cells_are_checked_rule_by_rule() {
     let cell = OverflowCell::parse(&good).unwrap();
     assert_eq!((cell.total_len(), cell.value_hash()), (3 * payload, [3; 32].into()));
     assert_eq!(
-        cell.runs().collect::<Vec<_>>(),
-        [OverflowRun { start: 5, pages: 2 }, OverflowRun { start: 9, pages: 1 }]
+        cell.extents().collect::<Vec<_>>(),
+        [OverflowExtent { start: 5, pages: 2 }, OverflowExtent { start: 9, pages: 1 }]
     );
     for len in 0..good.len() {
         assert!(OverflowCell::parse(&good[..len]).is_err(), "cut at {len}");
@@ -272,7 +272,11 @@ fn a_page_is_found_out_wherever_it_does_not_belong() {
         assert!(matches!(parse(page, &elsewhere), Err(PageError::WrongPageNo { .. })));
         let foreign = Identity { db_id: 1, ..*identity };
         assert!(matches!(parse(page, &foreign), Err(PageError::WrongDatabase { .. })));
-        let file = Identity { kind: pleach_core::page::FileKind::Spill, ..*identity };
+        let other_kind = match identity.kind {
+            pleach_core::page::FileKind::Leaf => pleach_core::page::FileKind::Image,
+            _ => pleach_core::page::FileKind::Leaf,
+        };
+        let file = Identity { kind: other_kind, ..*identity };
         assert!(matches!(parse(page, &file), Err(PageError::WrongKind { .. })));
         assert_eq!(header::check(page, identity), Ok(header::tag(page)));
         for (_, other_identity, other) in &samples {

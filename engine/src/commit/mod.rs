@@ -47,7 +47,7 @@ use crate::options::Durability;
 use crate::phase::Phase;
 use crate::read::point;
 use crate::state::pages::overflow;
-use crate::state::pages::space::TentativeRuns;
+use crate::state::pages::space::TentativeExtents;
 use crate::state::tries::Trie;
 use crate::state::undo::changes::{ChangeList, Changes};
 use crate::state::undo::replaced::NamespaceUndo;
@@ -285,7 +285,7 @@ fn write_long_values<'a>(
     db: &'a NamespaceDb,
     parts: &mut [CommitPart<'_>],
     originals: &mut Vec<OriginalChanges>,
-) -> Result<TentativeRuns<'a>> {
+) -> Result<TentativeExtents<'a>> {
     let mut spilled = db.space.tentative();
     for (part, CommitPart { db, chunks, .. }) in parts.iter_mut().enumerate() {
         for (at, chunk) in chunks.iter_mut().enumerate() {

@@ -24,7 +24,7 @@ use crate::state::NamespaceDb;
 use crate::state::history::PriorCommit;
 use crate::state::order::sequencer::SequencerState;
 use crate::state::overlays::LayerCommit;
-use crate::state::pages::space::TentativeRuns;
+use crate::state::pages::space::TentativeExtents;
 use crate::state::undo::replaced::ReplacedNodes;
 
 /// Attempts to get a ticket before flushes that change a layout are held off.
@@ -47,7 +47,7 @@ pub(super) fn take_ticket(
     engine: &Engine,
     target: &CommitTarget<'_>,
     parts: &mut [CommitPart<'_>],
-    spilled: TentativeRuns<'_>,
+    spilled: TentativeExtents<'_>,
     seen: u64,
 ) -> Result<QueuedCommit> {
     let CommitTarget { transition, follows, layers, .. } = *target;

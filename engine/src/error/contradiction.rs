@@ -244,5 +244,5 @@ pub enum Contradiction {
     },
     /// The runs of a long value do not fit into a cell.
     #[error("a long value's extents cannot be named: {0}")]
-    ValueRuns(OverflowError),
+    ValueExtents(OverflowError),
 }

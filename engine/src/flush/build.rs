@@ -15,7 +15,7 @@ use pleach_beatree::page_plan::{
     CellRef, PageCells, PageNodes, PagePlan, PageStamp, fold_pages, plan_pages, write_page,
 };
 use pleach_core::fold::Folder;
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::PageBuf;
 
 use super::cells::{CellEdit, PageEdits};
@@ -49,7 +49,7 @@ pub(super) struct MergedPages<'a> {
     /// One for each rewrite.
     contents: Vec<NewContent>,
     /// Overflow runs that each rewrite replaces.
-    pub(super) replaced_runs: Vec<Vec<OverflowRun>>,
+    pub(super) replaced_extents: Vec<Vec<OverflowExtent>>,
 }
 
 impl<'a> MergedPages<'a> {
@@ -57,7 +57,7 @@ impl<'a> MergedPages<'a> {
     pub(super) fn merge(rewrites: &'a [Rewrite]) -> Self {
         let mut merged = Self {
             contents: Vec::with_capacity(rewrites.len()),
-            replaced_runs: Vec::with_capacity(rewrites.len()),
+            replaced_extents: Vec::with_capacity(rewrites.len()),
             ..Self::default()
         };
         for (index, rewrite) in rewrites.iter().enumerate() {
@@ -84,7 +84,7 @@ impl<'a> MergedPages<'a> {
             NewContent::Edited,
         );
         self.contents.push(content);
-        self.replaced_runs.push(runs);
+        self.replaced_extents.push(runs);
     }
 
     /// Number of new pages.

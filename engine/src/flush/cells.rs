@@ -17,7 +17,7 @@ use pleach_beatree::region::BufferedChange;
 use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Node, Prefix, TERMINATOR};
 
 /// Nodes that a leaf page stores.
@@ -95,18 +95,18 @@ impl OldPage {
         self.nodes.1 = 0;
     }
 
-    /// The edits of the page, if it keeps its prefix and all its nodes are known. Adds to `replaced_runs`.
+    /// The edits of the page, if it keeps its prefix and all its nodes are known. Adds to `replaced_extents`.
     pub(super) fn plan_edits(
         &self,
         out: &mut Vec<CellEdit>,
-        replaced_runs: &mut Vec<OverflowRun>,
+        replaced_extents: &mut Vec<OverflowExtent>,
     ) -> Option<PageEdits> {
         let page = self.page.as_ref().filter(|_| self.nodes.1 == ALL_KNOWN)?;
         let (view, len) = (page.view(), self.prefix.len());
         if view.levels() != STORED_LEVELS {
             return None;
         }
-        let (from, freed_from) = (out.len(), replaced_runs.len());
+        let (from, freed_from) = (out.len(), replaced_extents.len());
         let (mut used, mut count) = (view.used(), view.len());
         for (change, buffered) in self.buffered.iter().enumerate() {
             let found = page.find(&buffered.key);
@@ -115,7 +115,7 @@ impl OldPage {
                 used -= cell_size(len, cell.raw().bytes.len());
                 count -= 1;
                 if let Cell::Overflow(cell) = cell {
-                    replaced_runs.extend(cell.runs());
+                    replaced_extents.extend(cell.extents());
                 }
             }
             let present = buffered.stored.is_present();
@@ -130,7 +130,7 @@ impl OldPage {
         }
         if used > capacity(levels(&self.prefix)) {
             out.truncate(from);
-            replaced_runs.truncate(freed_from);
+            replaced_extents.truncate(freed_from);
             return None;
         }
         let count = u16::try_from(count).expect("cells that fit in a page");
@@ -163,11 +163,11 @@ impl OldPage {
         builder.seal()
     }
 
-    /// Appends the merged cells to `out`, and the replaced overflow runs to `replaced_runs`.
+    /// Appends the merged cells to `out`, and the replaced overflow runs to `replaced_extents`.
     pub(super) fn push_merged_cells<'a>(
         &'a self,
         out: &mut Vec<CellRef<'a>>,
-        replaced_runs: &mut Vec<OverflowRun>,
+        replaced_extents: &mut Vec<OverflowExtent>,
     ) {
         let Some(page) = &self.page else {
             self.push_buffered_cells(0..self.buffered.len(), out);
@@ -182,7 +182,7 @@ impl OldPage {
             taken += smaller;
             if self.buffered.get(taken).is_some_and(|change| change.key == key) {
                 if let Cell::Overflow(cell) = cell {
-                    replaced_runs.extend(cell.runs());
+                    replaced_extents.extend(cell.extents());
                 }
                 self.push_buffered_cells(taken..taken + 1, out);
                 taken += 1;

@@ -124,7 +124,8 @@ impl Round {
         self.log_position = self.log_position.max(state.log_position().into());
         let first = self.rewrites.last().is_none_or(|last| !Arc::ptr_eq(&last.region, region));
         let replaced = if first { state.replaced_values() } else { &[] };
-        let runs = replaced.iter().flat_map(|replaced| overflow::runs(&replaced.buffered.stored));
+        let runs =
+            replaced.iter().flat_map(|replaced| overflow::extents(&replaced.buffered.stored));
         self.rewrites.push(Rewrite {
             region: Arc::clone(region),
             range,
@@ -132,7 +133,7 @@ impl Round {
             applied_through: state.last_commit(),
             layout_version: state.layout_version(),
             new: Vec::new(),
-            replaced_runs: runs.collect(),
+            replaced_extents: runs.collect(),
             replaced_values: replaced.len(),
         });
     }

@@ -128,7 +128,7 @@ pub(crate) struct Flusher {
 impl Flusher {
     pub(crate) fn new(db: Arc<NamespaceDb>) -> Self {
         let (retired, limit) =
-            (RetiredQueue::new(db.space.take_retired_runs()), db.budget.round_pages());
+            (RetiredQueue::new(db.space.take_retired_extents()), db.budget.round_pages());
         let folder = Folder::new(db.hasher);
         Self {
             trie: Arc::clone(&db),

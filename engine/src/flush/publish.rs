@@ -17,7 +17,7 @@ use pleach_core::Node;
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::PageBuf;
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite as LogRewrite};
 use pleach_journal::format::position::LogPos;
@@ -84,7 +84,8 @@ impl Round {
     fn run_bytes(&self) -> u64 {
         let old = self.rewrites.iter().flat_map(|rewrite| &rewrite.old);
         let written: usize = old.map(|old| old.written.len()).sum();
-        let replaced: usize = self.rewrites.iter().map(|rewrite| rewrite.replaced_runs.len()).sum();
+        let replaced: usize =
+            self.rewrites.iter().map(|rewrite| rewrite.replaced_extents.len()).sum();
         8 * (written * 32 + replaced) as u64
     }
 
@@ -107,10 +108,10 @@ impl Round {
             let old_pages: Vec<u64> =
                 rewrite.old.iter().filter_map(|old| old.number.map(u64::from)).collect();
             encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, replaced: &old_pages });
-            replaced.extend(&rewrite.replaced_runs);
+            replaced.extend(&rewrite.replaced_extents);
             for old in &rewrite.old {
                 for (_, cell) in &old.written {
-                    allocated.extend(pleach_beatree::stored::overflow_cell(cell).runs());
+                    allocated.extend(pleach_beatree::stored::overflow_cell(cell).extents());
                 }
             }
         }
@@ -122,7 +123,7 @@ impl Round {
 #[derive(Default)]
 struct ReplacedPages {
     leaves: Vec<PageNo>,
-    runs: Vec<OverflowRun>,
+    runs: Vec<OverflowExtent>,
     /// True when a region's prefixes have changed, or it was split.
     layout_changed: bool,
 }
@@ -225,7 +226,7 @@ fn apply(
     Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
     Counters::change(&db.counters.pending_entries, -done.entries.cast_signed());
     for rewrite in rewrites {
-        replaced.runs.append(&mut rewrite.replaced_runs);
+        replaced.runs.append(&mut rewrite.replaced_extents);
         replaced.leaves.extend(rewrite.old.iter().filter_map(|old| old.number));
     }
     replaced.layout_changed |= done.layout_changed;

@@ -17,7 +17,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Relocation;
 use pleach_beatree::{ChildRef, PageNo, Region};
 use pleach_core::page::leaf::Cell;
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Key, Prefix, TERMINATOR};
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use pleach_journal::format::names::LEAF_FILE;
@@ -54,7 +54,7 @@ pub(super) enum ReclaimOutcome {
 struct DroppedRegion {
     region: Arc<Region>,
     pages: Vec<PageNo>,
-    runs: Vec<OverflowRun>,
+    runs: Vec<OverflowExtent>,
     /// The region's last commit and record; none follows.
     last_commit: u64,
     log_position: u64,
@@ -123,7 +123,7 @@ fn gather_regions(trie: &NamespaceDb, reads: bool) -> DroppedPart {
             all.push(DroppedRegion {
                 region: Arc::clone(region),
                 pages: (0..children.len()).filter_map(|child| children.page(child)).collect(),
-                runs: buffered.chain(dropped).flat_map(overflow::runs).collect(),
+                runs: buffered.chain(dropped).flat_map(overflow::extents).collect(),
                 last_commit: state.last_commit(),
                 log_position: state.log_position(),
             });
@@ -169,12 +169,12 @@ fn read_overflow_runs(trie: &NamespaceDb, part: &mut DroppedPart) -> Result<()> 
     Ok(())
 }
 
-fn overflow_runs_of(page: &CachedPage) -> Vec<OverflowRun> {
+fn overflow_runs_of(page: &CachedPage) -> Vec<OverflowExtent> {
     let view = page.view();
     let mut runs = Vec::new();
     for (_, cell) in view.iter() {
         if let Cell::Overflow(cell) = cell {
-            runs.extend(cell.runs());
+            runs.extend(cell.extents());
         }
     }
     runs
@@ -198,7 +198,7 @@ fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result
         let freed: Vec<u64> = pages.iter().map(|page| u64::from(*page)).collect();
         encoder.push(&Rewrite { range, pages: &[nothing], replaced: &freed });
     }
-    let runs: Vec<OverflowRun> = all.iter().flat_map(|left| left.runs.iter().copied()).collect();
+    let runs: Vec<OverflowExtent> = all.iter().flat_map(|left| left.runs.iter().copied()).collect();
     let record = encoder.finish(trie.store.database, &[], &runs);
     let len = record.len();
     match trie.commits.sequencer.make_room(len) {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::{PageNo, Region};
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Node, Prefix};
 
 use super::cells::OldPage;
@@ -25,7 +25,7 @@ pub(super) struct Rewrite {
     /// The region's layout version when this was gathered.
     pub(super) layout_version: u64,
     pub(super) new: Vec<NewLeaf>,
-    pub(super) replaced_runs: Vec<OverflowRun>,
+    pub(super) replaced_extents: Vec<OverflowExtent>,
     /// How many of the region's replaced values this rewrite retires.
     pub(super) replaced_values: usize,
 }

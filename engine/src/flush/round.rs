@@ -19,7 +19,7 @@ use pleach_beatree::{PageNo, Stored};
 use pleach_core::Prefix;
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{self, LeafView};
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::position::LogPos;
@@ -33,7 +33,7 @@ use crate::metrics::Counters;
 use crate::state::NamespaceDb;
 use crate::state::pages::overflow;
 use crate::state::pages::quarantine::{PageName, QuarantineReason};
-use crate::state::pages::space::TentativeRuns;
+use crate::state::pages::space::TentativeExtents;
 
 /// Pages filled to at most this percentage may merge with a sibling: half of what two that merge may fill.
 const SMALL_PERCENT: usize = super::rewrite::MERGE_PERCENT / 2;
@@ -51,7 +51,7 @@ pub(super) struct Round {
     /// Buffers of earlier rounds.
     spare: Vec<PageBuf>,
     overflow_written: bool,
-    pub(super) tentative: Vec<OverflowRun>,
+    pub(super) tentative: Vec<OverflowExtent>,
     pub(super) flush: u64,
     /// Pages that are small after the round.
     small: Vec<Prefix>,
@@ -130,8 +130,8 @@ impl Round {
             }
         }
         let written = rewrite.old.iter().flat_map(|old| &old.written);
-        let runs: Vec<OverflowRun> =
-            written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
+        let runs: Vec<OverflowExtent> =
+            written.flat_map(|(_, cell)| overflow_cell(cell).extents()).collect();
         self.tentative.retain(|run| !runs.contains(run));
         drop(db.space.resume_tentative(runs));
         Ok(())
@@ -188,10 +188,10 @@ impl Round {
         });
         drop(folded);
         assert_eq!(built.iter().map(Vec::len).sum::<usize>(), numbers.len(), "one page a number");
-        let replaced = merged.replaced_runs;
+        let replaced = merged.replaced_extents;
         for ((rewrite, new), replaced) in rewrites.iter_mut().zip(built).zip(replaced) {
             rewrite.new = new;
-            rewrite.replaced_runs.extend(replaced);
+            rewrite.replaced_extents.extend(replaced);
         }
         self.runs = write_runs(db, queue, &numbers, runs)?;
         Ok(Vec::new())
@@ -227,7 +227,7 @@ impl Round {
     }
 
     /// The overflow runs that this round has written; dropping the result frees them.
-    pub(super) fn take_tentative_runs<'a>(&mut self, db: &'a NamespaceDb) -> TentativeRuns<'a> {
+    pub(super) fn take_tentative_runs<'a>(&mut self, db: &'a NamespaceDb) -> TentativeExtents<'a> {
         db.space.resume_tentative(std::mem::take(&mut self.tentative))
     }
 

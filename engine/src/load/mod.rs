@@ -45,7 +45,7 @@ use crate::roots::TrieRoot;
 use crate::state::NamespaceDb;
 use crate::state::commits::CommitState;
 use crate::state::pages::overflow;
-use crate::state::pages::space::TentativeRuns;
+use crate::state::pages::space::TentativeExtents;
 use blocks::LoadBlocks;
 use build::build;
 use collect::Buckets;
@@ -313,7 +313,7 @@ fn collect(
     options: &LoadOptions,
     buckets: &mut Buckets,
     blocks: &mut LoadBlocks,
-    values: &mut TentativeRuns<'_>,
+    values: &mut TentativeExtents<'_>,
 ) -> Result<u64> {
     let mut keys = 0;
     let mut chunk = Vec::with_capacity(CHUNK.0);
@@ -349,7 +349,7 @@ fn publish(
     db: &NamespaceDb,
     leaves: Vec<BuiltLeaf>,
     pages: u64,
-    values: TentativeRuns<'_>,
+    values: TentativeExtents<'_>,
     commit: u64,
     expected: Option<&Node>,
 ) -> Result<Node> {
@@ -401,8 +401,8 @@ fn publish(
 
 /// Reserves room for an image of about this number of pages, so that a full device shows before anything is published.
 fn reserve_image(db: &NamespaceDb, pages: u64) -> Result<()> {
-    let free_runs = db.space.overflow_stats().free_runs;
+    let free_extents = db.space.overflow_stats().free_extents;
     // Upper levels are a fraction of the pages; a free run takes less than 16 bytes.
-    let bytes = page_offset(pages + pages / 4 + free_runs / 250 + 16);
+    let bytes = page_offset(pages + pages / 4 + free_extents / 250 + 16);
     IMAGES.into_iter().try_for_each(|name| db.space.lengthen(name, bytes))
 }

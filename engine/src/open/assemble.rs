@@ -125,7 +125,7 @@ pub(super) fn assemble(
             overflow_map: recovered.extents,
             history: runs.map(|run| (run.start, run.pages)).collect(),
             image_leaf_end: recovered.image_leaf_end,
-            retired_runs: recovered.history.retired_runs,
+            retired_extents: recovered.history.retired_extents,
         }),
         credit: AtomicU64::new(0),
         long_values: LongValues::new(budget.long_value_bytes()),

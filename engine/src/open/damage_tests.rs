@@ -24,7 +24,7 @@ use crate::error::Contradiction;
 use crate::load::LoadOptions;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_ops::repair::{RepairOptions, repair_on};
 use pleach_ops::{CheckOptions, Verdict, check_on};
 
@@ -319,8 +319,8 @@ fn a_check_reads_the_long_values_of_the_past() {
 }
 
 /// A closed database with a history of twelve commits in runs of three; gives the pages of each run.
-fn with_runs(disk: &SimDisk) -> Vec<Vec<OverflowRun>> {
-    let pages = |db: &SimDb| -> Vec<Vec<OverflowRun>> {
+fn with_runs(disk: &SimDisk) -> Vec<Vec<OverflowExtent>> {
+    let pages = |db: &SimDb| -> Vec<Vec<OverflowExtent>> {
         let runs = db.state().commits.undo.image_history(LogPos::MAX).runs;
         runs.iter().map(|run| run.descriptor.pages.clone()).collect()
     };
@@ -798,7 +798,7 @@ fn a_check_finds_pages_that_two_values_name_and_pages_that_none_names() {
     let mut state = index.region(&id(1)).write();
     let [mut one, two] = [1, 2].map(|at| state.buffered_change(&id(at)).expect("put").clone());
     let pages = [&one, &two].map(|change| {
-        let run = crate::state::pages::overflow::runs(&change.stored)[0];
+        let run = crate::state::pages::overflow::extents(&change.stored)[0];
         format!("pages {} to {} of overflow", run.start, run.start + u64::from(run.pages))
     });
     one.stored = two.stored.clone();

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use pleach_beatree::Stored;
 use pleach_beatree::space::OverflowSpace;
 use pleach_core::Hasher;
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::Disk;
 use pleach_journal::format::bytes::BodyError;
 use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView, UndoHeader};
@@ -75,11 +75,11 @@ pub struct RecoveredHistory {
     pub(crate) recorded_begin: u64,
     /// The retired runs of the overflow file that the history alone names: what they are retired under, and the commit
     /// from which on no view names them.
-    pub(crate) retired_runs: RetiredRuns,
+    pub(crate) retired_extents: RetiredRuns,
     /// The runs on the device that the image names.
     pub(crate) disk: Vec<Arc<DiskRun>>,
     /// The retired runs, and the pages of runs of the history.
-    pub overflow_runs: Vec<OverflowRun>,
+    pub overflow_runs: Vec<OverflowExtent>,
     /// Long values that the history names, with the commit that has replaced each.
     pub long_values: Vec<(u64, Stored)>,
     /// The error that has cost some or all of the history.
@@ -291,7 +291,7 @@ impl HistoryReplay {
         for NamedValue { number, start, stored } in
             values.into_iter().filter(|value| value.number > from)
         {
-            for run in overflow::runs(&stored) {
+            for run in overflow::extents(&stored) {
                 // A run that is not free is named by a page or a buffered change, or waits to be retired by a flush.
                 if map.mark_used(run).is_err() {
                     continue;
@@ -313,7 +313,7 @@ impl HistoryReplay {
         Ok(RecoveredHistory {
             undo,
             recorded_begin: stated,
-            retired_runs: held,
+            retired_extents: held,
             disk,
             overflow_runs: held_runs,
             long_values,

@@ -21,7 +21,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{BufferedChange, Relocation};
 use pleach_beatree::space::{OverflowSpace, SpaceError};
 use pleach_beatree::{ChildRef, PageNo};
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode, PAGE};
@@ -94,7 +94,7 @@ impl RecoveredState {
     pub(super) fn retain_unreadable_runs(&mut self) {
         let end = self.scan.end.position;
         if self.history.lost.is_some() && self.extents.retire_free(end.get()) {
-            self.history.retired_runs.push_back((end, self.tip.number));
+            self.history.retired_extents.push_back((end, self.tip.number));
         }
     }
 
@@ -249,7 +249,10 @@ fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut OverflowSp
 }
 
 /// Marks runs that a record names used. Extends the map where the file has grown since the image.
-fn mark_used(extents: &mut OverflowSpace, runs: impl Iterator<Item = OverflowRun>) -> Result<()> {
+fn mark_used(
+    extents: &mut OverflowSpace,
+    runs: impl Iterator<Item = OverflowExtent>,
+) -> Result<()> {
     for run in runs {
         let end = run.start.saturating_add(run.pages.into());
         extents.grow_to(end).and_then(|()| extents.mark_used(run)).map_err(bad_map)?;
@@ -338,7 +341,7 @@ impl Replay {
             // positions.
             if let Some(extents) = &mut self.extents {
                 let stored = changes.iter().map(|(_, stored)| stored);
-                mark_used(extents, stored.flat_map(overflow::runs))?;
+                mark_used(extents, stored.flat_map(overflow::extents))?;
             }
             // A plain trie has no nodes that could be checked in the end.
             if namespace.trie == TrieKind::Plain
@@ -401,11 +404,11 @@ impl Replay {
         let bad = bad_record(start);
         if let Some(extents) = &mut self.extents {
             mark_used(extents, view.allocated())?;
-            for run in view.replaced_runs() {
+            for run in view.replaced_extents() {
                 extents.mark_free(run).map_err(bad_map)?;
             }
         }
-        let replaced: HashSet<u64> = view.replaced_runs().map(|run| run.start).collect();
+        let replaced: HashSet<u64> = view.replaced_extents().map(|run| run.start).collect();
         let (mut all, mut joins) = (Vec::new(), Vec::new());
         for rewrite in view.rewrites() {
             let rewrite = rewrite.map_err(bad)?;

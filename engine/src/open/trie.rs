@@ -220,7 +220,7 @@ impl TrieReplay {
             self.growth.bytes -= done.bytes.cast_signed();
             self.growth.entries -= done.entries.cast_signed();
             state.retain_replaced(|dropped| {
-                overflow::runs(&dropped.buffered.stored)
+                overflow::extents(&dropped.buffered.stored)
                     .iter()
                     .all(|run| !replaced.contains(&run.start))
             });

@@ -51,9 +51,10 @@ pub fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Err
         _ => {}
     }
     // Many pages were read at once: this finds the first that cannot be read alone.
-    let mut pages =
-        overflow_cell(raw).runs().flat_map(|run| run.start..run.start + u64::from(run.pages));
-    let first = overflow_cell(raw).runs().next().map_or(0, |run| run.start);
+    let mut pages = overflow_cell(raw)
+        .extents()
+        .flat_map(|extent| extent.start..extent.start + u64::from(extent.pages));
+    let first = overflow_cell(raw).extents().next().map_or(0, |extent| extent.start);
     let is_bad = |page| file.is_none_or(|file| read_piece(device, file, page, 1).is_err());
     pages.find(|page| is_bad(*page)).unwrap_or(first)
 }

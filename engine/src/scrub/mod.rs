@@ -267,7 +267,9 @@ impl Scrub<'_> {
                 error,
             );
         }
-        self.count_read(overflow_cell(raw).runs().map(|run| page_offset(run.pages.into())).sum());
+        self.count_read(
+            overflow_cell(raw).extents().map(|extent| page_offset(extent.pages.into())).sum(),
+        );
         Ok(())
     }
 

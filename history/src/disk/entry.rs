@@ -14,7 +14,7 @@
 //! Zeros at the end of a key are not stored. Commits are counted from the one that the run begins after. The upper two
 //! bits of `form` are the form of the value, the others the number of bytes that follow.
 
-use pleach_core::page::overflow::{MAX_RUNS, cell_len};
+use pleach_core::page::overflow::{MAX_EXTENTS, cell_len};
 use pleach_core::page::stream::PAYLOAD;
 use pleach_core::{Key, Prefix};
 
@@ -284,7 +284,7 @@ impl RunPage {
         let fits = match (form >> 14, self.kind) {
             (0, PageKind::Entries) => bytes.is_empty(),
             (1, PageKind::Entries) => bytes.len() <= MOST_INLINE,
-            (2, PageKind::Entries) => bytes.len() <= cell_len(MAX_RUNS),
+            (2, PageKind::Entries) => bytes.len() <= cell_len(MAX_EXTENTS),
             (3, PageKind::Entries) => bytes.len() == 8,
             (form, _) => form == 1 && bytes.len() == 4,
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 
 use super::entry::{Contents, EntryKey, MOST_COMMITS, RunSection};
 use super::read::RunWalk;
@@ -20,7 +20,7 @@ pub(crate) fn write_run<E: From<Error>>(
     run: &Run,
     after: u64,
     commits: &[(u64, Vec<u8>)],
-    allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+    allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
 ) -> Result<RunDescriptor, E> {
     let keys = run.values.keys().len();
     let names = RunDescriptor { number, after, through: run.through, ..RunDescriptor::default() };
@@ -121,7 +121,7 @@ impl DiskMerge {
     pub fn step<E: From<Error>>(
         &mut self,
         entries: usize,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<bool, E> {
         for _ in 0..entries {
             // Of equal keys the oldest run's entries come first.
@@ -152,7 +152,7 @@ impl DiskMerge {
     /// Errors of writing, and of `allocate`.
     pub fn finish<E: From<Error>>(
         self,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<RunDescriptor, E> {
         self.writer.finish(allocate)
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use pleach_core::Hasher;
-use pleach_core::page::overflow::{MAX_RUN_PAGES, OverflowRun};
+use pleach_core::page::overflow::{MAX_EXTENT_PAGES, OverflowExtent};
 use pleach_core::page::{FileKind, Identity, MAX_PAGE_NO};
 use pleach_io::{Disk, File, IoError, OpenMode};
 
@@ -38,7 +38,7 @@ pub struct RunFile {
     database: u64,
     cache: Mutex<RunPageCache>,
     /// Pages that were allocated for runs and belong to none any more.
-    unused: Mutex<Vec<OverflowRun>>,
+    unused: Mutex<Vec<OverflowExtent>>,
     /// Bytes written.
     written: AtomicU64,
 }
@@ -73,7 +73,7 @@ impl RunFile {
     }
 
     /// Takes the pages that were allocated for runs and belong to none any more: they are free.
-    pub fn take_unused(&self) -> Vec<OverflowRun> {
+    pub fn take_unused(&self) -> Vec<OverflowExtent> {
         std::mem::take(&mut self.unused.lock())
     }
 
@@ -120,14 +120,14 @@ pub struct RunDescriptor {
     /// Number of keys.
     pub(super) keys: usize,
     /// The run's pages in the overflow file.
-    pub pages: Vec<OverflowRun>,
+    pub pages: Vec<OverflowExtent>,
     /// Number in the run of the first page of each of these.
     firsts: Vec<u32>,
 }
 
 impl RunDescriptor {
     /// Adds neighbouring pages to the run.
-    fn add_pages(&mut self, run: OverflowRun) {
+    fn add_pages(&mut self, run: OverflowExtent) {
         self.firsts.push(self.page_count());
         self.pages.push(run);
     }
@@ -146,12 +146,12 @@ impl RunDescriptor {
     }
 
     /// Keeps the first `keep` pages. Gives the others.
-    fn cut(&mut self, keep: u32) -> Vec<OverflowRun> {
+    fn cut(&mut self, keep: u32) -> Vec<OverflowExtent> {
         let (mut left, mut gone) = (keep, Vec::new());
         self.pages.retain_mut(|run| {
             let kept = run.pages.min(left);
             if kept < run.pages {
-                gone.push(OverflowRun {
+                gone.push(OverflowExtent {
                     start: run.start + u64::from(kept),
                     pages: run.pages - kept,
                 });
@@ -214,13 +214,13 @@ impl RunDescriptor {
             let ([a, b, c, d, e, f, g, h], rest) = bytes.split_first_chunk()?;
             bytes = rest;
             let start = u64::from_le_bytes([*a, *b, *c, *d, *e, 0, 0, 0]);
-            let run = OverflowRun { start, pages: u32::from_le_bytes([*f, *g, *h, 0]) };
+            let run = OverflowExtent { start, pages: u32::from_le_bytes([*f, *g, *h, 0]) };
             names.page_count().checked_add(run.pages)?;
             names.add_pages(run);
         }
-        let is_inside = |run: &OverflowRun| {
+        let is_inside = |run: &OverflowExtent| {
             let end = run.start.saturating_add(run.pages.into());
-            (1..=MAX_RUN_PAGES).contains(&run.pages) && end <= MAX_PAGE_NO + 1
+            (1..=MAX_EXTENT_PAGES).contains(&run.pages) && end <= MAX_PAGE_NO + 1
         };
         let fits = names.after < names.through
             && names.root.checked_add(1) == Some(names.filter)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::page::stream::{self, StreamHeader, StreamId};
 use pleach_io::{PAGE, PageBuf};
 
@@ -66,7 +66,7 @@ impl RunWriter {
         key: &EntryKey,
         commit: u64,
         contents: &Contents<'_>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<(), E> {
         if self.last != Some(*key) {
             self.last = Some(*key);
@@ -105,7 +105,7 @@ impl RunWriter {
     fn end_page<E: From<Error>>(
         &mut self,
         level: usize,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<(), E> {
         let kind = if level == 0 { PageKind::Entries } else { PageKind::Index };
         let ended = std::mem::replace(&mut self.levels[level], PageBuilder::new(kind));
@@ -128,7 +128,7 @@ impl RunWriter {
         &mut self,
         kind: PageKind,
         contents: &[u8],
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<u32, E> {
         self.sealed(&[&[kind as u8], contents].concat(), allocate)
     }
@@ -137,7 +137,7 @@ impl RunWriter {
     fn sealed<E: From<Error>>(
         &mut self,
         payload: &[u8],
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<u32, E> {
         if self.filled == self.given {
             self.flush()?;
@@ -181,7 +181,7 @@ impl RunWriter {
     /// Ends the run, after all entries. Gives its descriptor. Nothing is synced.
     pub(crate) fn finish<E: From<Error>>(
         mut self,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
     ) -> Result<RunDescriptor, E> {
         let mut level = 0;
         while level + 1 < self.levels.len() {

@@ -15,7 +15,7 @@
 //! halves of its range become one region with the children of both. `replaced` are the numbers of the replaced pages.
 //! Runs are those of overflow values: allocated, and replaced.
 
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::range::key_after;
 use pleach_core::{Key, Node, Prefix};
 
@@ -27,7 +27,7 @@ const NO_PAGE: u64 = (1 << 40) - 1;
 /// Regions over fewer bits than this are halves of one.
 const MAX_JOINED: u16 = 255;
 /// Runs have fewer pages than this.
-pub const MAX_RUN_PAGES: u32 = 1 << 24;
+pub const MAX_EXTENT_PAGES: u32 = 1 << 24;
 
 /// A new page of a flush, or a prefix without a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,11 +121,11 @@ impl LocationEncoder {
     pub fn finish(
         mut self,
         database: u64,
-        allocated: &[OverflowRun],
-        replaced: &[OverflowRun],
+        allocated: &[OverflowExtent],
+        replaced: &[OverflowExtent],
     ) -> RecordBuf {
         for run in allocated.iter().chain(replaced) {
-            assert!(run.pages < MAX_RUN_PAGES, "runs have 24 bits");
+            assert!(run.pages < MAX_EXTENT_PAGES, "runs have 24 bits");
             self.page_number(run.start, false);
             push_u24(&mut self.bytes, run.pages);
         }
@@ -186,20 +186,20 @@ impl<'a> LocationView<'a> {
     }
 
     /// Overflow runs that the flush has written.
-    pub fn allocated(&self) -> impl Iterator<Item = OverflowRun> + 'a {
+    pub fn allocated(&self) -> impl Iterator<Item = OverflowExtent> + 'a {
         runs(self.allocated)
     }
 
     /// Overflow runs that the flush replaced.
-    pub fn replaced_runs(&self) -> impl Iterator<Item = OverflowRun> + 'a {
+    pub fn replaced_extents(&self) -> impl Iterator<Item = OverflowExtent> + 'a {
         runs(self.replaced)
     }
 }
 
-fn runs(bytes: &[u8]) -> impl Iterator<Item = OverflowRun> + '_ {
+fn runs(bytes: &[u8]) -> impl Iterator<Item = OverflowExtent> + '_ {
     let mut cursor = BodyCursor::new(bytes);
     core::iter::from_fn(move || {
-        Some(OverflowRun { start: cursor.u40().ok()?, pages: cursor.u24().ok()? })
+        Some(OverflowExtent { start: cursor.u40().ok()?, pages: cursor.u24().ok()? })
     })
 }
 

@@ -1,7 +1,7 @@
 //! Bodies of records decode to what was encoded, their bytes never change by accident, and no bytes at all make a view
 //! panic or read past its end.
 
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::Rng;
 use pleach_journal::format::bytes::BodyError;
@@ -164,9 +164,11 @@ fn location(rng: &mut Rng) -> Vec<u8> {
     let mut encoder = LocationEncoder::with_buffer(vec![9; 10], 77, 3);
     encoder.push(&Rewrite { range: left, pages: &split, replaced: &[1, 2, 3] });
     encoder.push(&Rewrite { range: right, pages: &whole, replaced: &[] });
-    let allocated =
-        [OverflowRun { start: 4, pages: 5 }, OverflowRun { start: 1 << 39, pages: (1 << 24) - 1 }];
-    bytes(&encoder.finish(DATABASE, &allocated, &[OverflowRun { start: 1, pages: 1 }]))
+    let allocated = [
+        OverflowExtent { start: 4, pages: 5 },
+        OverflowExtent { start: 1 << 39, pages: (1 << 24) - 1 },
+    ];
+    bytes(&encoder.finish(DATABASE, &allocated, &[OverflowExtent { start: 1, pages: 1 }]))
 }
 
 #[test]
@@ -181,7 +183,10 @@ fn a_location_record_comes_back() {
     assert_eq!(rewrites[0].replaced_pages().collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(rewrites[1].range, Prefix::ROOT.child(true));
     assert_eq!(view.allocated().map(|run| run.pages).collect::<Vec<_>>(), [5, (1 << 24) - 1]);
-    assert_eq!(view.replaced_runs().collect::<Vec<_>>(), [OverflowRun { start: 1, pages: 1 }]);
+    assert_eq!(
+        view.replaced_extents().collect::<Vec<_>>(),
+        [OverflowExtent { start: 1, pages: 1 }]
+    );
 }
 
 /// Reads everything that a commit's view offers.

@@ -28,12 +28,12 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use pleach::internals::open::pages::{VisitedPage, visit};
 use pleach::internals::open::recovery::RecoveredState;
-use pleach::internals::state::{assemble_value, read_pieces, runs};
+use pleach::internals::state::{assemble_value, extents, read_pieces};
 use pleach::status::Opening;
 use pleach::{Advice, Error, Progress, Result};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::Hasher;
-use pleach_core::page::overflow::{OverflowCell, OverflowRun};
+use pleach_core::page::overflow::{OverflowCell, OverflowExtent};
 use pleach_io::{Disk, File, IoError, OpenMode};
 use pleach_journal::format::creation::CreationError;
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
@@ -218,7 +218,7 @@ struct Checker<'a> {
     options: CheckOptions,
     overflow: File,
     /// Runs of the overflow file that are in use.
-    runs: Vec<OverflowRun>,
+    runs: Vec<OverflowExtent>,
     /// Finished steps, and all.
     done: u64,
     all: u64,
@@ -288,7 +288,7 @@ impl Checker<'_> {
                 self.finding(format!("{at}: its node does not follow from its children's"));
             }
             for dropped in state.replaced_values() {
-                self.runs.extend(runs(&dropped.buffered.stored));
+                self.runs.extend(extents(&dropped.buffered.stored));
             }
             let future = state
                 .buffered()
@@ -377,7 +377,7 @@ impl Checker<'_> {
     fn long_value(&mut self, raw: &[u8], at: &str) {
         self.report.long_values += 1;
         match OverflowCell::parse(raw) {
-            Ok(cell) => self.runs.extend(cell.runs()),
+            Ok(cell) => self.runs.extend(cell.extents()),
             Err(error) => {
                 return self.finding(format!("{at}: an overflow cell: {error}"));
             }
@@ -415,7 +415,7 @@ impl Checker<'_> {
     fn space(&mut self, recovered: &RecoveredState) {
         let mut named = std::mem::take(&mut self.runs);
         named.sort_unstable_by_key(|run| run.start);
-        let mut free = recovered.extents.free_runs().peekable();
+        let mut free = recovered.extents.free_extents().peekable();
         let pages = recovered.extents.stats().pages;
         // The ends of the last named run, and of the last page accounted for.
         let (mut named_to, mut at) = (0, 0);

@@ -11,8 +11,8 @@ pub(crate) use canonical::*;
 
 use pleach_core::page::{
     BranchBuilder, BranchEntry, BranchHeader, Cell, FileKind, Identity, LeafBuilder, LeafHeader,
-    MAX_PAGE_NO, OverflowCell, OverflowRun, PAGE_SIZE, Page, RawCell, StreamHeader, StreamId, leaf,
-    stream,
+    MAX_PAGE_NO, OverflowCell, OverflowExtent, PAGE_SIZE, Page, RawCell, StreamHeader, StreamId,
+    leaf, stream,
 };
 use pleach_core::{Key, Node, Prefix, ValueHash};
 use rand_chacha::ChaCha8Rng;
@@ -65,8 +65,8 @@ impl Value {
         match self {
             Self::Inline(bytes) => bytes.clone(),
             Self::Overflow { total_len, hash, runs } => {
-                let runs: Vec<OverflowRun> =
-                    runs.iter().map(|&(start, pages)| OverflowRun { start, pages }).collect();
+                let runs: Vec<OverflowExtent> =
+                    runs.iter().map(|&(start, pages)| OverflowExtent { start, pages }).collect();
                 let mut bytes = Vec::new();
                 OverflowCell::encode(*total_len, hash, &runs, &mut bytes).unwrap();
                 bytes
@@ -80,7 +80,7 @@ impl Value {
             Cell::Overflow(cell) => Self::Overflow {
                 total_len: cell.total_len(),
                 hash: cell.value_hash(),
-                runs: cell.runs().map(|run| (run.start, run.pages)).collect(),
+                runs: cell.extents().map(|run| (run.start, run.pages)).collect(),
             },
         }
     }

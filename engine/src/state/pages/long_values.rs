@@ -26,7 +26,7 @@ impl LongValueId {
     /// The id of the value that a raw overflow cell names.
     pub(super) fn of(raw: &[u8]) -> Self {
         let cell = overflow_cell(raw);
-        Self(cell.runs().next().map_or(0, |run| run.start), cell.value_hash())
+        Self(cell.extents().next().map_or(0, |extent| extent.start), cell.value_hash())
     }
 }
 

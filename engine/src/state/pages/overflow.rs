@@ -1,6 +1,6 @@
-//! Values too long for a page: in runs of the overflow file, named by a cell.
+//! Values too long for a page: in extents of the overflow file, named by a cell.
 //!
-//! A value's pages are stream pages of the overflow file; the cell has its length, its hash and the runs. A writer
+//! A value's pages are stream pages of the overflow file; the cell has its length, its hash and the extents. A writer
 //! syncs the file before anything durable names the value: a commit record for values over 64 KiB, a location record
 //! for shorter ones. A value that was read by its key stays in memory ([`super::long_values`]).
 
@@ -10,14 +10,14 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::{LongValue, overflow_cell};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
-use pleach_core::page::overflow::{OverflowCell, OverflowRun};
+use pleach_core::page::overflow::{OverflowCell, OverflowExtent};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Disk, File, PageBuf};
 use pleach_journal::format::names::OVERFLOW_FILE;
 
 use super::long_values::LongValueId;
-use super::space::TentativeRuns;
+use super::space::TentativeExtents;
 use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
 use crate::metrics::Counters;
 use crate::state::NamespaceDb;
@@ -25,32 +25,32 @@ use crate::state::NamespaceDb;
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
 
-/// Splits runs into reads and writes: a first page, and how many.
-fn pieces(runs: impl Iterator<Item = OverflowRun>) -> impl Iterator<Item = (u64, usize)> {
-    runs.flat_map(|run| {
-        let pages = run.pages as usize;
+/// Splits extents into reads and writes: a first page, and how many.
+fn pieces(extents: impl Iterator<Item = OverflowExtent>) -> impl Iterator<Item = (u64, usize)> {
+    extents.flat_map(|extent| {
+        let pages = extent.pages as usize;
         let starts = (0..pages).step_by(RUN_PAGES);
-        starts.map(move |from| (run.start + from as u64, RUN_PAGES.min(pages - from)))
+        starts.map(move |from| (extent.start + from as u64, RUN_PAGES.min(pages - from)))
     })
 }
 
 /// The pieces in which the value of a cell is read.
 pub(crate) fn pieces_of(raw: &[u8]) -> impl Iterator<Item = (u64, usize)> + use<'_> {
-    pieces(overflow_cell(raw).runs())
+    pieces(overflow_cell(raw).extents())
 }
 
 /// Writes a value (unsynced) and returns the cell that names it.
 pub(crate) fn write(
     db: &NamespaceDb,
-    tentative: &mut TentativeRuns<'_>,
+    tentative: &mut TentativeExtents<'_>,
     large: &LongValue,
     flush: u64,
 ) -> Result<Arc<[u8]>> {
     let pages = large.bytes.len().div_ceil(stream::PAYLOAD);
-    let runs = db.space.allocate_overflow(pages, tentative)?;
+    let extents = db.space.allocate_overflow(pages, tentative)?;
     let mut chunks = large.bytes.chunks(stream::PAYLOAD);
     let mut index = 0u32;
-    for (at, count) in pieces(runs.iter().copied()) {
+    for (at, count) in pieces(extents.iter().copied()) {
         let mut buf = PageBuf::zeroed(count);
         for page in 0..count {
             let header = StreamHeader {
@@ -65,7 +65,7 @@ pub(crate) fn write(
         }
         let written = db.store.device.write_at(&db.space.overflow, &buf, count, page_offset(at));
         written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
-            // A file system that copies on writing may have no room. Nothing names the runs yet: they are freed.
+            // A file system that copies on writing may have no room. Nothing names the extents yet: they are freed.
             if matches!(error, Error::Full(_)) {
                 return error;
             }
@@ -74,12 +74,12 @@ pub(crate) fn write(
         })?;
     }
     let mut cell = Vec::new();
-    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell)
-        .map_err(Contradiction::ValueRuns)?;
+    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &extents, &mut cell)
+        .map_err(Contradiction::ValueExtents)?;
     Ok(cell.into())
 }
 
-/// The value of a stored state, which was found in a state of commit `base`. Its runs may be freed and written again
+/// The value of a stored state, which was found in a state of commit `base`. Its extents may be freed and written again
 /// once that commit cannot be read any more. With `keep` the value stays in memory.
 pub(crate) fn value(
     db: &NamespaceDb,
@@ -164,7 +164,7 @@ pub fn assemble_value(
         }
     }
     if bytes.len() != total || hasher.hash(&bytes) != cell.value_hash().to_bytes() {
-        let page = cell.runs().next().map_or(0, |run| run.start);
+        let page = cell.extents().next().map_or(0, |extent| extent.start);
         return Err(bad(page, "the value does not have the hash in its cell"));
     }
     Ok(Value::from(bytes))
@@ -174,10 +174,10 @@ fn overflow_identity(database: u64, page: u64) -> Identity {
     Identity { kind: FileKind::Overflow, page_no: page, db_id: database }
 }
 
-/// The runs that a stored state occupies in the overflow file.
-pub fn runs(stored: &Stored) -> Vec<OverflowRun> {
+/// The extents that a stored state occupies in the overflow file.
+pub fn extents(stored: &Stored) -> Vec<OverflowExtent> {
     match stored {
-        Stored::Overflow(raw) => overflow_cell(raw).runs().collect(),
+        Stored::Overflow(raw) => overflow_cell(raw).extents().collect(),
         _ => Vec::new(),
     }
 }

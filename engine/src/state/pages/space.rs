@@ -20,7 +20,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{
     self, Extension, GrowingFile, Growth, OverflowSpace, OverflowSpaceStats,
 };
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::{Disk, File, IoError, OpenMode};
 use pleach_journal::format::position::LogPos;
 
@@ -43,7 +43,7 @@ pub(crate) struct PageSpace {
     leaf_map: Mutex<space::LeafSpace>,
     overflow_map: Mutex<OverflowSpace>,
     /// Overflow runs that no record names yet.
-    tentative: Mutex<Vec<OverflowRun>>,
+    tentative: Mutex<Vec<OverflowExtent>>,
     /// Pages of runs of the history, by their starts. They are free in images.
     history: Mutex<BTreeMap<u64, u32>>,
     /// The newest durable image names leaf pages below this one.
@@ -55,7 +55,7 @@ pub(crate) struct PageSpace {
     /// The largest end of the overflow map in any image of this open, in pages.
     overflow_mapped: AtomicU64,
     /// Retired runs that an open has found: see [`RetiredRuns`].
-    retired_runs: Mutex<RetiredRuns>,
+    retired_extents: Mutex<RetiredRuns>,
 }
 
 /// What an open makes a [`PageSpace`] of.
@@ -69,7 +69,7 @@ pub(crate) struct SpaceParts {
     pub(crate) overflow_map: OverflowSpace,
     pub(crate) history: BTreeMap<u64, u32>,
     pub(crate) image_leaf_end: u32,
-    pub(crate) retired_runs: RetiredRuns,
+    pub(crate) retired_extents: RetiredRuns,
 }
 
 /// The overflow map of an image.
@@ -119,13 +119,13 @@ impl PageSpace {
             overflow_peak: AtomicU64::new(0),
             oldest_retired: AtomicU64::new(u64::MAX),
             overflow_mapped: AtomicU64::new(0),
-            retired_runs: Mutex::new(parts.retired_runs),
+            retired_extents: Mutex::new(parts.retired_extents),
         }
     }
 
     /// Removes and returns the retired runs that an open has found.
-    pub(crate) fn take_retired_runs(&self) -> RetiredRuns {
-        std::mem::take(&mut self.retired_runs.lock())
+    pub(crate) fn take_retired_extents(&self) -> RetiredRuns {
+        std::mem::take(&mut self.retired_extents.lock())
     }
 
     /// Takes `count` free leaf pages, numbers ascending; grows the file when needed.
@@ -133,15 +133,15 @@ impl PageSpace {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
         let mut pages = self.leaf_map.lock();
         let runs = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
-        Ok(runs.iter().flat_map(space::LeafRun::pages).collect())
+        Ok(runs.iter().flat_map(space::LeafExtent::pages).collect())
     }
 
     /// Takes runs with `pages` free pages of the overflow file, tentative until a record names them.
     pub(crate) fn allocate_overflow(
         &self,
         pages: usize,
-        tentative: &mut TentativeRuns<'_>,
-    ) -> Result<Vec<OverflowRun>> {
+        tentative: &mut TentativeExtents<'_>,
+    ) -> Result<Vec<OverflowExtent>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.overflow_map.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
@@ -153,7 +153,7 @@ impl PageSpace {
 
     /// Takes runs with `pages` free pages of the overflow file for a run of the history, which may use half of the
     /// reserve: undo in a run needs no log.
-    pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowRun>> {
+    pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowExtent>> {
         let count = u32::try_from(pages).expect("a few");
         let mut extents = self.overflow_map.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
@@ -162,10 +162,10 @@ impl PageSpace {
     }
 
     /// Frees pages of runs of the history. Pages that no run of the history has are left alone.
-    pub(crate) fn free_history(&self, pages: Vec<OverflowRun>) -> Result<()> {
+    pub(crate) fn free_history(&self, pages: Vec<OverflowExtent>) -> Result<()> {
         let mut extents = self.overflow_map.lock();
         let mut history = self.history.lock();
-        for OverflowRun { start, pages } in pages {
+        for OverflowExtent { start, pages } in pages {
             let given = history.range(..=start).next_back().map(|(first, count)| (*first, *count));
             let Some((first, count)) = given else { continue };
             let (before, end) = (start - first, start + u64::from(pages));
@@ -176,7 +176,7 @@ impl PageSpace {
                     history.insert(start, pages);
                 }
             }
-            extents.mark_free(OverflowRun { start, pages })?;
+            extents.mark_free(OverflowExtent { start, pages })?;
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ impl PageSpace {
     pub(crate) fn retire(
         &self,
         leaves: &[PageNo],
-        runs: &[OverflowRun],
+        runs: &[OverflowExtent],
         stamp: LogPos,
     ) -> Result<()> {
         self.leaf_map.lock().retire(leaves, stamp.get())?;
@@ -320,7 +320,7 @@ impl PageSpace {
             self.overflow_mapped.fetch_max(extents.stats().pages, Ordering::Relaxed);
             (extents.clone(), self.tentative.lock().clone(), self.history.lock().clone(), peak)
         };
-        let history = history.into_iter().map(|(start, pages)| OverflowRun { start, pages });
+        let history = history.into_iter().map(|(start, pages)| OverflowExtent { start, pages });
         for run in tentative.into_iter().chain(history) {
             extents.mark_free(run)?;
         }
@@ -424,25 +424,25 @@ impl PageSpace {
     }
 
     /// An empty list for runs that are about to be written.
-    pub(crate) fn tentative(&self) -> TentativeRuns<'_> {
+    pub(crate) fn tentative(&self) -> TentativeExtents<'_> {
         self.resume_tentative(Vec::new())
     }
 
-    /// The list of runs that [`TentativeRuns::into_runs`] returned.
-    pub(crate) fn resume_tentative(&self, own: Vec<OverflowRun>) -> TentativeRuns<'_> {
-        TentativeRuns { space: self, own }
+    /// The list of runs that [`TentativeExtents::into_runs`] returned.
+    pub(crate) fn resume_tentative(&self, own: Vec<OverflowExtent>) -> TentativeExtents<'_> {
+        TentativeExtents { space: self, own }
     }
 }
 
 /// Written runs that no record names yet. They are free in a checkpoint's map, and are freed when this is dropped.
-pub(crate) struct TentativeRuns<'a> {
+pub(crate) struct TentativeExtents<'a> {
     space: &'a PageSpace,
-    own: Vec<OverflowRun>,
+    own: Vec<OverflowExtent>,
 }
 
-impl TentativeRuns<'_> {
+impl TentativeExtents<'_> {
     /// Leaves the runs tentative, in the caller's care.
-    pub(crate) fn into_runs(mut self) -> Vec<OverflowRun> {
+    pub(crate) fn into_runs(mut self) -> Vec<OverflowExtent> {
         std::mem::take(&mut self.own)
     }
 
@@ -462,7 +462,7 @@ impl TentativeRuns<'_> {
     }
 }
 
-impl Drop for TentativeRuns<'_> {
+impl Drop for TentativeExtents<'_> {
     fn drop(&mut self) {
         if self.own.is_empty() {
             return;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_history::{DiskMerge, DiskRun};
 use pleach_journal::format::position::LogPos;
 
@@ -131,7 +131,7 @@ impl Undo {
     pub(crate) fn write_run(
         &self,
         number: impl FnOnce() -> Result<u64>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>>,
     ) -> Result<()> {
         let written = self.retention.lock().window.as_ref().map(Window::written);
         let (Some(file), Some(written)) = (&self.file, written) else { return Ok(()) };
@@ -193,7 +193,7 @@ impl Undo {
         &self,
         under_way: &mut Option<DiskMerge>,
         number: impl FnOnce() -> Result<u64>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>>,
     ) -> Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
         if under_way.is_none() {

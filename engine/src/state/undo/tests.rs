@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pleach_beatree::Stored;
-use pleach_core::page::overflow::OverflowRun;
+use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions};
 use pleach_io::{Disk, OpenMode};
@@ -74,7 +74,7 @@ fn run(bytes: u64, disk_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
             if undo.needs_writing(2) || number % 64 == 0 {
                 let allocate = &mut |pages| {
                     let run =
-                        OverflowRun { start: next, pages: u32::try_from(pages).expect("few") };
+                        OverflowExtent { start: next, pages: u32::try_from(pages).expect("few") };
                     next += pages as u64;
                     Ok(vec![run])
                 };
@@ -171,7 +171,7 @@ fn a_run_that_was_begun_before_a_load_is_not_listed_after_it() {
     (1..10).for_each(|number| commit(&undo, number));
     let allocate = &mut |pages| {
         undo.set_barrier(10);
-        Ok(vec![OverflowRun { start: 0, pages: u32::try_from(pages).expect("few") }])
+        Ok(vec![OverflowExtent { start: 0, pages: u32::try_from(pages).expect("few") }])
     };
     undo.write_run(|| Ok(1), allocate).expect("written");
     assert_eq!(undo.disk_runs(), (0, 0));
@@ -206,7 +206,7 @@ fn a_state_that_is_too_old_stays_so_while_runs_are_written() {
             let mut is_first = true;
             let allocate = &mut |pages| {
                 more(if std::mem::take(&mut is_first) { 6 } else { 0 });
-                let run = OverflowRun { start: next, pages: u32::try_from(pages).expect("few") };
+                let run = OverflowExtent { start: next, pages: u32::try_from(pages).expect("few") };
                 next += pages as u64;
                 Ok(vec![run])
             };
@@ -232,7 +232,7 @@ fn a_state_that_is_too_old_stays_so_where_a_run_reaches_further_back() {
             undo.load_since(2).is_err() && undo.load_since(3).is_ok(),
             "three before the sixth"
         );
-        Ok(vec![OverflowRun { start: 0, pages: u32::try_from(pages).expect("few") }])
+        Ok(vec![OverflowExtent { start: 0, pages: u32::try_from(pages).expect("few") }])
     };
     undo.write_run(|| Ok(1), allocate).expect("written");
     assert_eq!((undo.disk_runs().0, undo.disk_commits()), (1, 3), "commits 3 to 5");

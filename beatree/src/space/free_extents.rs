@@ -1,44 +1,44 @@
-//! Free runs by address and by length.
+//! Free extents by address and by length.
 //!
-//! Invariants: runs are not empty and never touch each other; both trees hold the same runs; `pages` is the sum of
+//! Invariants: extents are not empty and never touch each other; both trees hold the same extents; `pages` is the sum of
 //! their lengths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct FreeRuns {
+pub(super) struct FreeExtents {
     by_start: BTreeMap<u64, u64>,
     /// Length, then start.
     by_len: BTreeSet<(u64, u64)>,
     pages: u64,
 }
 
-impl FreeRuns {
+impl FreeExtents {
     pub(super) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Number of runs.
+    /// Number of extents.
     pub(super) fn len(&self) -> usize {
         self.by_start.len()
     }
 
-    /// All runs in address order, as start and length.
+    /// All extents in address order, as start and length.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(start, len)| (*start, *len))
     }
 
-    /// All runs, longest first, as start and length.
+    /// All extents, longest first, as start and length.
     pub(super) fn largest(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_len.iter().rev().map(|(len, start)| (*start, *len))
     }
 
-    /// The shortest run of at least `len` pages; of equal ones the first in the file.
+    /// The shortest extent of at least `len` pages; of equal ones the first in the file.
     pub(super) fn smallest_of(&self, len: u64) -> Option<(u64, u64)> {
         self.by_len.range((len, 0)..).next().map(|(len, start)| (*start, *len))
     }
 
-    /// Length in pages of the run that ends at `end`, or 0.
+    /// Length in pages of the extent that ends at `end`, or 0.
     pub(super) fn ending_at(&self, end: u64) -> u64 {
         match self.by_start.last_key_value() {
             Some((start, len)) if start + len == end => *len,

@@ -4,14 +4,14 @@ use crate::page_no::PageNo;
 
 /// Neighbouring pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LeafRun {
+pub struct LeafExtent {
     /// The first page.
     pub start: PageNo,
     /// Number of pages, at least one.
     pub len: u32,
 }
 
-impl LeafRun {
+impl LeafExtent {
     /// The number after the last page's.
     pub fn end(&self) -> u32 {
         self.start.get() + self.len
@@ -23,10 +23,10 @@ impl LeafRun {
     }
 }
 
-/// Appends a run that begins at or after the end of the last one.
-pub(super) fn push_merged(out: &mut Vec<LeafRun>, run: LeafRun) {
+/// Appends an extent that begins at or after the end of the last one.
+pub(super) fn push_merged(out: &mut Vec<LeafExtent>, extent: LeafExtent) {
     match out.last_mut() {
-        Some(last) if last.end() == run.start.get() => last.len += run.len,
-        _ => out.push(run),
+        Some(last) if last.end() == extent.start.get() => last.len += extent.len,
+        _ => out.push(extent),
     }
 }
