@@ -137,7 +137,8 @@ mod tests {
         let [left, right] = halves.regions() else { panic!("two halves") };
         // Only one half was flushed: their log positions differ.
         let page = ChildRef { page: Some(PageNo::new(500)), ..child(100) };
-        let moved = Relocation { range: page.prefix, pages: &[(page, nodes[100])], through: 200 };
+        let moved =
+            Relocation { range: page.prefix, pages: &[(page, nodes[100])], last_commit: 200 };
         right.write().relocate(&[moved], 40);
         let mut pairs = [RegionPair { at: 0, left: left.write(), right: right.write() }];
         let joined = join_held(Hasher::BLAKE3, &halves, &mut pairs, 48);
@@ -190,7 +191,7 @@ mod tests {
         };
         left.write().apply(&mut applied, &mut Vec::new(), |_, _| ());
         let merged = ChildRef { prefix: Prefix::ROOT.descendant(6, 0), ..child(0) };
-        let moved = Relocation { range: merged.prefix, pages: &[(merged, node)], through: 2 };
+        let moved = Relocation { range: merged.prefix, pages: &[(merged, node)], last_commit: 2 };
         left.write().relocate(&[moved], 30);
         left.write().recompute_own_node(Hasher::BLAKE3);
         is_plain(left, 63);

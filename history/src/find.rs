@@ -59,10 +59,9 @@ impl Tier for Runs {
     }
 
     fn nodes(&self, at: AsOf, of: NodeScope, prefix: &Prefix) -> Result<Option<NodesAround>> {
-        Ok(self
-            .after(at.base)
-            .iter()
-            .find_map(|(_, run)| NodesAround::of(run.nodes_around(at, of, prefix), run.through)))
+        Ok(self.after(at.base).iter().find_map(|(_, run)| {
+            NodesAround::of(run.nodes_around(at, of, prefix), run.last_commit)
+        }))
     }
 
     fn commits(&self, at: AsOf, key: &Key, last: u64, order: CommitOrder) -> Result<Vec<u64>> {

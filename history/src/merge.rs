@@ -84,11 +84,11 @@ impl Merge {
     /// The merge of neighbours, the oldest first, in about `steps` steps. `None` where the merged run would be too
     /// large.
     pub(super) fn of(runs: Vec<Arc<Run>>, steps: usize) -> Option<Self> {
-        let (after, through) = (runs.first()?.after, runs.last()?.through);
+        let (after, last_commit) = (runs.first()?.after, runs.last()?.last_commit);
         let versions = runs.iter().map(|run| run.versions()).sum::<usize>();
         let merged = Run {
             after,
-            through,
+            last_commit,
             values: RunTable::for_all(after, runs.iter().map(|run| &run.values)),
             filter: Filter::new(runs.iter().map(|run| run.values.keys().len()).sum()),
             pages: RunTable::for_all(after, runs.iter().map(|run| &run.pages)),
@@ -97,7 +97,7 @@ impl Merge {
         let bytes = runs.iter().map(|run| run.values.inline_bytes()).sum::<u64>();
         let fits = u32::try_from(versions).is_ok()
             && bytes <= MOST_BYTES
-            && through - after <= MOST_COMMITS;
+            && last_commit - after <= MOST_COMMITS;
         fits.then(|| Self {
             values: MergeHeads::new(&runs, |run| &run.values),
             pages: MergeHeads::new(&runs, |run| &run.pages),

@@ -12,10 +12,10 @@ use crate::tier::{AsOf, CommitOrder, NodeScope, ReplacedNode, Version};
 /// The commits and sizes of a run of the history.
 #[derive(Clone, Copy, Debug)]
 pub struct RunSize {
-    /// The run has what the commits after `after`, through `through`, replaced.
+    /// The run has what the commits after `after`, through `last_commit`, replaced.
     pub after: u64,
     /// The last of its commits.
-    pub through: u64,
+    pub last_commit: u64,
     /// Bytes of the run.
     pub bytes: u64,
     /// Bytes of the overflow file that the replaced values of its commits take.
@@ -27,9 +27,9 @@ pub(super) const COMMITS: usize = 256;
 
 /// A run, finished or not.
 pub(super) struct Run {
-    /// The run has what the commits after this one replaced, through `through`.
+    /// The run has what the commits after this one replaced, through `last_commit`.
     pub(super) after: u64,
-    pub(super) through: u64,
+    pub(super) last_commit: u64,
     pub(super) values: RunTable<Key>,
     /// Filter of the keys of values.
     pub(super) filter: Filter,
@@ -158,7 +158,7 @@ impl CommitRun {
         let nodes = || RunTable::new(after, 0, 0, 0);
         let run = Run {
             after,
-            through: number,
+            last_commit: number,
             values: RunTable::new(after, keys, keys, 8 * keys),
             filter: Filter::new(keys),
             pages: nodes(),
@@ -170,11 +170,11 @@ impl CommitRun {
     /// Begins a namespace, where the commit replaced these nodes of pages and regions.
     pub fn begin(&mut self, namespace: u8, pages: &[(Prefix, Node)], regions: &[(Prefix, Node)]) {
         self.namespace = namespace;
-        let Run { through, pages: to_pages, regions: to_regions, .. } = &mut self.run;
+        let Run { last_commit, pages: to_pages, regions: to_regions, .. } = &mut self.run;
         for (table, nodes) in [(to_pages, pages), (to_regions, regions)] {
             for (prefix, node) in nodes {
                 table.put_key(namespace, prefix);
-                table.put_bytes(*through, node.as_bytes());
+                table.put_bytes(*last_commit, node.as_bytes());
             }
         }
     }
@@ -183,6 +183,6 @@ impl CommitRun {
     pub fn put(&mut self, key: &Key, prior: &Stored) {
         self.run.filter.add(self.secret.hash(self.namespace, key));
         self.run.values.put_key(self.namespace, key);
-        self.run.values.put_version(self.run.through, prior);
+        self.run.values.put_version(self.run.last_commit, prior);
     }
 }

@@ -15,7 +15,7 @@ use crate::run::{CommitRun, Run, RunSize};
 #[derive(Clone, Default)]
 pub struct Runs {
     pub(super) secret: Secret,
-    /// Oldest first, each with its length: how often its contents were merged.
+    /// Oldest first, each with its merge level: how often its contents were merged.
     pub(super) runs: Vec<(usize, Arc<Run>)>,
 }
 
@@ -27,7 +27,7 @@ impl Runs {
 
     /// The runs with commits after one.
     pub(super) fn after(&self, base: u64) -> &[(usize, Arc<Run>)] {
-        &self.runs[self.runs.partition_point(|(_, run)| run.through <= base)..]
+        &self.runs[self.runs.partition_point(|(_, run)| run.last_commit <= base)..]
     }
 
     /// Removes runs without commits after `floor`.
@@ -40,20 +40,20 @@ impl Runs {
     pub fn sizes(&self) -> impl Iterator<Item = RunSize> {
         self.runs.iter().map(|(_, run)| RunSize {
             after: run.after,
-            through: run.through,
+            last_commit: run.last_commit,
             bytes: run.memory() as u64,
             value_bytes: 0,
         })
     }
 
-    /// The merge of the oldest neighbours of a length, where there are enough, and the merged run would not be too
+    /// The merge of the oldest neighbours of a level, where there are enough, and the merged run would not be too
     /// long.
-    fn to_merge(&self, length: usize) -> Option<Merge> {
-        let all = self.runs.iter().map(|(own, run)| (*own, run.after, run.through));
-        let own = neighbours(all, length)?;
+    fn to_merge(&self, merge_level: usize) -> Option<Merge> {
+        let all = self.runs.iter().map(|(own, run)| (*own, run.after, run.last_commit));
+        let own = neighbours(all, merge_level)?;
         let own: Vec<_> = self.runs[own].iter().map(|(_, run)| Arc::clone(run)).collect();
-        let commits = own[FAN - 1].through - own[0].after;
-        // The merge ends when half of the commits have come that the next merge of this length needs.
+        let commits = own[FAN - 1].last_commit - own[0].after;
+        // The merge ends when half of the commits have come that the next merge of this level needs.
         let steps = usize::try_from(commits / 2).unwrap_or(usize::MAX).max(1);
         Merge::of(own, steps)
     }
@@ -85,7 +85,7 @@ impl Runs {
             }
             runs.pop();
         };
-        let commits = before(run.through);
+        let commits = before(run.last_commit);
         // Undo of commits between may have been discarded before it was written (rule `run-says-its-begin`).
         let Some(after) = commits.first().map(|(first, _)| first - 1) else { return Ok(None) };
         let names = write_run(file, number()?, &run, after, &commits, allocate)?;
@@ -93,15 +93,15 @@ impl Runs {
     }
 
     /// Replaces the runs of a merge by the merged run.
-    fn replace(&mut self, length: usize, merge: Merge) {
+    fn replace(&mut self, merge_level: usize, merge: Merge) {
         let from = self.runs.iter().position(|(_, run)| Arc::ptr_eq(run, &merge.runs[0]));
         let from = from.expect("a merge ends when its runs leave");
         let until = from + merge.runs.len();
-        self.runs.splice(from..until, [(length + 1, Arc::new(merge.into_run()))]);
+        self.runs.splice(from..until, [(merge_level + 1, Arc::new(merge.into_run()))]);
     }
 }
 
-/// Merges in progress: one of runs of each length, the shortest first.
+/// Merges in progress: one of runs of each level, the lowest first.
 #[derive(Default)]
 pub struct Merges(Vec<Option<Merge>>);
 
@@ -117,17 +117,17 @@ impl Merges {
         let bytes = run.memory();
         assert!(runs.after(run.after).is_empty(), "commits are put in in their order");
         runs.runs.push((0, Arc::new(run)));
-        for length in 0.. {
-            if self.0.len() == length {
+        for merge_level in 0.. {
+            if self.0.len() == merge_level {
                 self.0.push(None);
             }
-            let longest = length + 1 == self.0.len();
-            let merge = &mut self.0[length];
+            let longest = merge_level + 1 == self.0.len();
+            let merge = &mut self.0[merge_level];
             if merge.is_none() {
-                *merge = runs.to_merge(length);
+                *merge = runs.to_merge(merge_level);
             }
             if let Some(done) = merge.take_if(|merge| merge.step(runs.secret)) {
-                runs.replace(length, done);
+                runs.replace(merge_level, done);
             } else if merge.is_none() && longest {
                 break;
             }
@@ -138,7 +138,7 @@ impl Merges {
     /// Cancels merges of runs without commits after `floor`, which are removed.
     pub fn cancel_through(&mut self, floor: u64) {
         for merge in &mut self.0 {
-            merge.take_if(|merge| merge.runs[0].through <= floor);
+            merge.take_if(|merge| merge.runs[0].last_commit <= floor);
         }
     }
 

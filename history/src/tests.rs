@@ -136,7 +136,7 @@ fn tiers(
     disk: &[Arc<DiskRun>],
     base: u64,
 ) -> Tiers<impl DoubleEndedIterator<Item = &dyn Tier> + Clone> {
-    let later = &disk[disk.partition_point(|run| run.descriptor.through <= base)..];
+    let later = &disk[disk.partition_point(|run| run.descriptor.last_commit <= base)..];
     Tiers(later.iter().map(|run| &**run as &dyn Tier))
 }
 
@@ -151,9 +151,9 @@ fn check_nodes(runs: &impl Tier, all: &Naive, base: u64, spread: bool) {
                     .nodes(AsOf { namespace: NAMESPACES[0], base: from }, of, &around)
                     .expect("read")
                 {
-                    assert!(own.through > from && !own.nodes.is_empty());
+                    assert!(own.last_commit > from && !own.nodes.is_empty());
                     found.extend(own.nodes);
-                    from = own.through;
+                    from = own.last_commit;
                 }
                 found.sort_by_key(|one| (one.prefix, one.number));
                 found.dedup_by_key(|one| one.prefix);
@@ -248,7 +248,7 @@ fn runs_are_a_plain_list_whatever_is_dropped() {
                 check(&made.runs, &all, base, spread);
                 check_nodes(&made.runs, &all, base, spread);
             }
-            let ends: Vec<u64> = made.runs.sizes().map(|size| size.through).collect();
+            let ends: Vec<u64> = made.runs.sizes().map(|size| size.last_commit).collect();
             assert!(ends.is_sorted() && ends.last() == Some(&number) && ends[0] > floor);
         }
         made.drop_through(300);
@@ -267,10 +267,10 @@ fn runs_stay_few_and_none_has_more_than_a_quarter_of_the_commits() {
         let runs = &made.runs.runs;
         assert!(runs.len() <= 40, "{} runs", runs.len());
         for (_, run) in runs {
-            let commits = run.through - run.after;
+            let commits = run.last_commit - run.after;
             assert!(commits == 1 || commits * PART <= number.min(1024 + 256), "{commits} commits");
         }
-        assert!(runs.is_sorted_by(|(_, a), (_, b)| a.through <= b.after));
+        assert!(runs.is_sorted_by(|(_, a), (_, b)| a.last_commit <= b.after));
     }
 }
 
@@ -327,7 +327,7 @@ impl Files {
         self.number += 1;
         let (number, next) = (self.number, &mut self.next);
         let commits =
-            |through| (after + 1..=through).map(|commit| (commit, said(commit))).collect();
+            |last_commit| (after + 1..=last_commit).map(|commit| (commit, said(commit))).collect();
         let allocate = &mut |pages| Self::allocate(next, pages);
         let run = runs.write_after(after, &self.file, || Ok(number), commits, allocate);
         Arc::new(run.expect("written").expect("there is something"))
@@ -383,13 +383,13 @@ fn runs_on_the_device_are_a_plain_list() {
         assert!(disk.len() < 15, "{} runs", disk.len());
         for run in &disk {
             run.check().expect("whole");
-            for commit in run.descriptor.after + 1..=run.descriptor.through {
+            for commit in run.descriptor.after + 1..=run.descriptor.last_commit {
                 assert_eq!(&run.commit(commit).expect("read")[..], said(commit));
             }
             let mut long = Vec::new();
             run.for_each_long_value(|commit, stored| long.push((commit, stored))).expect("read");
             let is_long = |one: &&(u8, Key, u64, Stored)| {
-                let own = run.descriptor.after < one.2 && one.2 <= run.descriptor.through;
+                let own = run.descriptor.after < one.2 && one.2 <= run.descriptor.last_commit;
                 own && matches!(one.3, Stored::Overflow(_))
             };
             let mut expected: Vec<_> =

@@ -74,13 +74,13 @@ pub struct NodesAround {
     /// The nodes.
     pub nodes: Vec<ReplacedNode>,
     /// The last commit of the run.
-    pub through: u64,
+    pub last_commit: u64,
 }
 
 impl NodesAround {
     /// The nodes of a run through a commit; `None` where it has none.
-    pub fn of(nodes: Vec<ReplacedNode>, through: u64) -> Option<Self> {
-        (!nodes.is_empty()).then_some(Self { nodes, through })
+    pub fn of(nodes: Vec<ReplacedNode>, last_commit: u64) -> Option<Self> {
+        (!nodes.is_empty()).then_some(Self { nodes, last_commit })
     }
 }
 

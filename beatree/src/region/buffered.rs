@@ -45,12 +45,12 @@ pub struct ReplacedValue {
 }
 
 impl ReplacedValue {
-    /// True when a page below `range`, built of the changes up to commit `through`, has the value. Then a rewrite that
+    /// True when a page below `range`, built of the changes up to commit `last_commit`, has the value. Then a rewrite that
     /// replaces the page's cell retires its runs.
-    pub(super) fn is_in(&self, range: &Prefix, through: u64) -> bool {
+    pub(super) fn is_in(&self, range: &Prefix, last_commit: u64) -> bool {
         range.covers(&self.buffered.key)
-            && self.buffered.commit <= through
-            && through < self.replaced_by
+            && self.buffered.commit <= last_commit
+            && last_commit < self.replaced_by
     }
 }
 

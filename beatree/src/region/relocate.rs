@@ -15,7 +15,7 @@ pub struct Relocation<'a> {
     /// The range's new pages with their nodes, tiling the range.
     pub pages: &'a [(ChildRef, Node)],
     /// The last commit whose changes the pages contain.
-    pub through: u64,
+    pub last_commit: u64,
 }
 
 /// What relocating changed.
@@ -57,7 +57,7 @@ impl RegionState {
         self.buffered.trim();
         // A value that was replaced while the pages were being written is in one of their cells.
         self.buffered.replaced_values.retain(|replaced| {
-            !moves.iter().any(|moved| replaced.is_in(&moved.range, moved.through))
+            !moves.iter().any(|moved| replaced.is_in(&moved.range, moved.last_commit))
         });
         self.log_position = log_position;
         self.layout_version += u64::from(done.layout_changed);
@@ -138,7 +138,7 @@ impl RegionState {
                 else {
                     return true;
                 };
-                if buffered.commit > moved.through {
+                if buffered.commit > moved.last_commit {
                     let child = children.find(&buffered.key);
                     counts[child] = counts[child].saturating_add(1);
                     return true;
@@ -163,7 +163,7 @@ impl RegionState {
             let mut range = self.buffered_range(&moved.range);
             while let Some(at) = self.buffered()[range.clone()]
                 .iter()
-                .position(|buffered| buffered.commit > moved.through)
+                .position(|buffered| buffered.commit > moved.last_commit)
                 .map(|at| range.start + at)
             {
                 let child = self.children.find(&self.buffered()[at].key);

@@ -74,10 +74,10 @@ impl OverflowSpace {
     }
 
     /// Appends the free map as it will be after a restart: what is free now and what was retired with a stamp of at
-    /// most `through`, the newest one whose location record the image covers.
-    pub fn encode(&self, through: u64, out: &mut Vec<u8>) {
+    /// most `up_to`, the newest one whose location record the image covers.
+    pub fn encode(&self, up_to: u64, out: &mut Vec<u8>) {
         let mut free = self.free.clone();
-        for extent in self.retired_batches.iter(through) {
+        for extent in self.retired_batches.iter(up_to) {
             free.insert(extent.start, extent.pages.into());
         }
         free_map::encode(self.pages, free.len(), free.iter(), out);

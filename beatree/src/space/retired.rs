@@ -29,17 +29,17 @@ impl<T> RetiredBatches<T> {
         }
     }
 
-    /// Removes the oldest batch if its stamp is at most `through`.
-    pub(super) fn take(&mut self, through: u64) -> Option<Vec<T>> {
-        if self.batches.front()?.0 > through {
+    /// Removes the oldest batch if its stamp is at most `up_to`.
+    pub(super) fn take(&mut self, up_to: u64) -> Option<Vec<T>> {
+        if self.batches.front()?.0 > up_to {
             return None;
         }
         self.batches.pop_front().map(|(_, batch)| batch)
     }
 
-    /// All items with a stamp of at most `through`.
-    pub(super) fn iter(&self, through: u64) -> impl Iterator<Item = &T> {
-        self.batches.iter().take_while(move |(stamp, _)| *stamp <= through).flat_map(|(_, b)| b)
+    /// All items with a stamp of at most `up_to`.
+    pub(super) fn iter(&self, up_to: u64) -> impl Iterator<Item = &T> {
+        self.batches.iter().take_while(move |(stamp, _)| *stamp <= up_to).flat_map(|(_, b)| b)
     }
 
     pub(super) fn bytes(&self) -> usize {

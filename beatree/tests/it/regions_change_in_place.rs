@@ -79,7 +79,7 @@ proptest! {
     #[test]
     fn few_at_a_time_and_many_at_once_are_the_same(
         commits in prop::collection::vec(prop::collection::btree_set(any::<u16>(), 0..40), 1..8),
-        through in 0u64..8,
+        last_commit in 0u64..8,
         ranges in prop::collection::btree_set(0usize..CHILDREN, 7..CHILDREN),
     ) {
         let (few, many) = (region(), region());
@@ -102,7 +102,7 @@ proptest! {
             let moves: Vec<Relocation<'_>> = ranges
                 .iter()
                 .zip(&pages)
-                .map(|(index, pages)| Relocation { range: child(*index), pages, through })
+                .map(|(index, pages)| Relocation { range: child(*index), pages, last_commit })
                 .collect();
             let done = state.relocate(&moves, position);
             (done.bytes, done.entries)
@@ -123,7 +123,7 @@ proptest! {
         }
         for (position, one) in few.buffered().iter().enumerate() {
             let page_no = ranges.contains(&few.children().find(&one.key));
-            prop_assert!(!page_no || one.commit > through, "entry {position} should have gone");
+            prop_assert!(!page_no || one.commit > last_commit, "entry {position} should have gone");
         }
     }
 }
@@ -146,7 +146,7 @@ fn a_child_takes_all_changes_of_a_block() {
     let growth = [(1, 0), (2, 1)].map(|(commit, odd)| apply(&mut state, commit, &keys(odd), 1));
     assert!(growth.iter().all(|growth| usize::try_from(growth.entries) == Ok(CHANGES as usize)));
     let pages = [moved(&state, 0)];
-    let moved = Relocation { range: child(0), pages: &pages, through: 1 };
+    let moved = Relocation { range: child(0), pages: &pages, last_commit: 1 };
     let done = state.relocate(&[moved], 300);
     assert_eq!(done.entries, CHANGES as usize);
     assert!(state.buffered().iter().map(|one| one.key).eq(keys(1)));

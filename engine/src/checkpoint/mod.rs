@@ -207,15 +207,15 @@ impl Checkpointer {
     /// tries again, and reports it.
     fn prepare_log(&mut self) {
         let sequencer = &self.db.commits.sequencer;
-        let Some(through) = sequencer.prepare_target() else { return };
+        let Some(up_to) = sequencer.prepare_target() else { return };
         let prepared = sequencer.segments.prepared_through();
         if self.refused_at == Some(prepared) {
             return;
         }
         let prepare = || {
-            let missing = through.saturating_since(prepared);
+            let missing = up_to.saturating_since(prepared);
             self.db.space.check_room(missing.next_multiple_of(sequencer.segments.size()))?;
-            self.db.prepare_log(through)
+            self.db.prepare_log(up_to)
         };
         if let Err(error) =
             self.db.pace.run_as_stage(Task::Checkpoint, "making a segment of the log", prepare)

@@ -95,7 +95,7 @@ fn find_changes(
                 }
                 match brought.get(&at.page).filter(|(tag, _)| *tag == at.tag) {
                     Some((_, page)) => page.stored(&access.key),
-                    None => db.store.leaf(at)?.stored(&access.key),
+                    None => db.store.page(at)?.stored(&access.key),
                 }
             }
         };

@@ -149,7 +149,7 @@ impl Drop for WorkerGuard<'_> {
 fn read_missing(db: &NamespaceDb, chunk: &mut Chunk) -> Result<()> {
     for page in &mut chunk.pages {
         if let Some(at) = page.at {
-            page.page = Some(db.store.leaf(at)?);
+            page.page = Some(db.store.page(at)?);
         }
     }
     chunk.missing = 0;
@@ -246,7 +246,7 @@ impl FoldWorker {
         let chunk = self.ahead.front_mut().expect("the caller has seen it");
         for index in std::mem::take(&mut chunk.elsewhere) {
             let at = chunk.pages[index].at.expect("a page that is missing has a number");
-            chunk.complete(index, db.store.leaf(at)?);
+            chunk.complete(index, db.store.page(at)?);
         }
         Ok(())
     }

@@ -148,7 +148,7 @@ fn cache_siblings(db: &NamespaceDb, prefix: &Prefix) {
             child_page(state, child)
                 .filter(|_| is_it && !db.store.is_page_quarantined(state, child))
         });
-        if let Some(Err(error)) = found.map(|at| db.store.leaf_for_flush(at)) {
+        if let Some(Err(error)) = found.map(|at| db.store.page_for_flush(at)) {
             tracing::debug!(%error, prefix = ?at, "a small page stays as it is");
         }
     }
@@ -271,7 +271,7 @@ pub(super) fn read_pages(
         }
     }
     for index in elsewhere {
-        take(index, db.store.leaf_for_flush(pages[index]));
+        take(index, db.store.page_for_flush(pages[index]));
     }
     Ok(())
 }

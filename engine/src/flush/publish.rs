@@ -209,11 +209,11 @@ fn apply(
         .map(|(rewrite, pages)| Relocation {
             range: rewrite.range,
             pages,
-            through: rewrite.applied_through,
+            last_commit: rewrite.applied_through,
         })
         .collect();
     state.release_replaced(rewrites[0].replaced_values);
-    assert!(moves.iter().all(|one| one.through <= state.last_commit()), "only what is applied");
+    assert!(moves.iter().all(|one| one.last_commit <= state.last_commit()), "only what is applied");
     let done = state.relocate(&moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);

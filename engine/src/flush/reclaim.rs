@@ -223,7 +223,7 @@ fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result
         );
         let range = *left.region.prefix();
         let nothing = [(ChildRef { prefix: range, page: None, tag: 0 }, TERMINATOR)];
-        let moved = Relocation { range, pages: &nothing, through: left.last_commit };
+        let moved = Relocation { range, pages: &nothing, last_commit: left.last_commit };
         let dropped = state.replaced_values().len();
         state.release_replaced(dropped);
         let done = state.relocate(&[moved], end.get());

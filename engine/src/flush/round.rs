@@ -208,7 +208,7 @@ impl Round {
         if std::mem::take(&mut self.overflow_written) {
             db.store.device.sync(&db.space.overflow)?;
         }
-        db.store.device.sync(&db.store.leaf)?;
+        db.store.device.sync(&db.store.leaf_file)?;
         // Cached before anybody can look for them, and outside any lock.
         for page in self.rewrites.iter().flat_map(|rewrite| &rewrite.new).map(|new| &new.page) {
             let bytes = self.runs[page.run].page(page.at);
@@ -303,7 +303,7 @@ fn write_runs(
             queue.wait()?.into_iter().for_each(&mut take);
         }
         queue.push(Request {
-            file: db.store.leaf.clone(),
+            file: db.store.leaf_file.clone(),
             kind: RequestKind::Write,
             offset: start.offset(),
             buf,

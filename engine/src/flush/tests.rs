@@ -274,10 +274,10 @@ fn no_page_has_a_commit_that_a_power_cut_takes() {
         let leaf = cut.image().file("leaf").expect("it is there");
         let pages = (0..leaf.pages()).map(|page| leaf.page(page));
         let written = pages.filter(|page| page.iter().any(|byte| *byte != 0));
-        let through = written.map(|page| LeafView::from_trusted(page).applied_through()).max();
-        newest = newest.max(through.unwrap_or(0));
+        let last_commit = written.map(|page| LeafView::from_trusted(page).applied_through()).max();
+        newest = newest.max(last_commit.unwrap_or(0));
         let found = open(&cut.disk()).commit_number();
-        assert!(through <= Some(found), "a page has commit {through:?}, the log {found}");
+        assert!(last_commit <= Some(found), "a page has commit {last_commit:?}, the log {found}");
     }
     assert_eq!(newest, db.commit_number(), "each was flushed");
 }

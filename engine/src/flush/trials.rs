@@ -34,7 +34,7 @@ fn try_leaf(db: &NamespaceDb, page: u64, prefix: &Prefix) -> Result<()> {
     let at = db.index.page_of(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {
         // A good read releases the page by itself; a cached copy does so below.
-        db.store.leaf(at)?;
+        db.store.page(at)?;
         db.store.note_good_read(LEAF_FILE, page);
     } else {
         db.store.quarantine.forget(LEAF_FILE, page);

@@ -198,7 +198,7 @@ impl UnitBuilder<'_> {
                     self.db.store.cache.insert_if_room(*number, tag, buf.page(slot));
                 }
             }
-            worker.write(&self.db.store.leaf, buf, run[0].offset())?;
+            worker.write(&self.db.store.leaf_file, buf, run[0].offset())?;
         }
         Ok(())
     }

@@ -284,7 +284,7 @@ fn load(
         }
         synced?;
     }
-    db.store.device.sync(&db.store.leaf).map_err(full_or(NoRoom::LeafPages))?;
+    db.store.device.sync(&db.store.leaf_file).map_err(full_or(NoRoom::LeafPages))?;
     let pages = taken.lock().len() as u64;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.lock_maker();

@@ -80,7 +80,7 @@ pub(super) fn assemble(
         device: device.clone(),
         runtime: runtime.clone(),
         database: newest.database,
-        leaf: leaf.clone(),
+        leaf_file: leaf.clone(),
         cache: budget.leaf_cache_bytes(),
         buffers: budget.buffer_bytes(),
         pace: Arc::clone(&pace),

@@ -191,8 +191,8 @@ impl HistoryReplay {
         let (device, disk) = (&file.device, &named.runs);
         let contradicts = |error: Error| BrokenChain { resume: replay.position, error };
         let begin = |tip: u64, roots| -> Result<Self> {
-            if let Some(last) = disk.last().filter(|last| last.descriptor.through != tip) {
-                let before = last.descriptor.through;
+            if let Some(last) = disk.last().filter(|last| last.descriptor.last_commit != tip) {
+                let before = last.descriptor.last_commit;
                 return Err(Contradiction::CommitOrder { before, found: tip + 1 }.into());
             }
             let mut history = Self::new(limits, tip, roots, Some(file), disk.clone());
@@ -354,7 +354,7 @@ impl HistoryReplay {
             for run in &pages[..taken.unwrap_or(pages.len())] {
                 extents.mark_free(*run)?;
             }
-            self.from = self.from.max(run.descriptor.through);
+            self.from = self.from.max(run.descriptor.last_commit);
             self.lost = Some(error);
             self.disk.drain(..=at);
             self.undo.replace_disk_runs(self.disk.clone(), self.from);

@@ -269,7 +269,7 @@ pub(super) fn read_runs(image: &mut ImageReader, table: &ImageTable) -> Result<V
     let (mut left, mut runs) = (&bytes[..], Vec::<RunDescriptor>::new());
     while !left.is_empty() {
         let (next, rest) = RunDescriptor::decode(left).ok_or(ImageError::Table)?;
-        if runs.last().is_some_and(|last| last.through != next.after) {
+        if runs.last().is_some_and(|last| last.last_commit != next.after) {
             return Err(ImageError::Table.into());
         }
         left = rest;
@@ -426,9 +426,9 @@ impl Replay {
             }
             all.push((rewrite.range, pages, applied_through));
         }
-        let moved = all.iter().map(|(range, pages, through)| {
-            let (range, through) = (*range, *through);
-            Relocation { range, pages, through }
+        let moved = all.iter().map(|(range, pages, last_commit)| {
+            let (range, last_commit) = (*range, *last_commit);
+            Relocation { range, pages, last_commit }
         });
         let moved: Vec<Relocation<'_>> = moved.collect();
         let trie = self.trie_mut(view.ns, start)?;

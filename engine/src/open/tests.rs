@@ -258,7 +258,7 @@ impl Tested {
         }
         // A finish reads the pages.
         for at in due.iter().filter_map(|prefix| trie.index.page_of(prefix.first_key())) {
-            trie.store.leaf(at).expect("read");
+            trie.store.page(at).expect("read");
         }
         trie.index.make_due(due);
     }

@@ -31,7 +31,7 @@ pub(crate) fn value(db: &NamespaceDb, view: &View, key: &Key) -> Result<Option<V
 pub(crate) fn stored(db: &NamespaceDb, view: &View, key: &Key) -> Result<Stored> {
     match look_up(db, view, key)? {
         PointLookup::Stored(stored) => Ok(stored),
-        PointLookup::InPage(at, _guard) => Ok(db.store.leaf(at)?.stored(key)),
+        PointLookup::InPage(at, _guard) => Ok(db.store.page(at)?.stored(key)),
     }
 }
 

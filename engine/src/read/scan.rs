@@ -365,7 +365,7 @@ impl ScanSide {
             return Ok(ScanLeaf::Cached(page));
         }
         if keep {
-            return db.store.leaf(at).map(ScanLeaf::Cached);
+            return db.store.page(at).map(ScanLeaf::Cached);
         }
         let page = db.store.read_uncached(at)?;
         db.store.accept_uncached(at, page.page(), keep)?;

@@ -319,7 +319,7 @@ impl Scrub<'_> {
             let (mut next, mut page) = (None, None);
             let checked = db.run_read(db.commits.published(), || {
                 let runs = db.commits.undo.image_history(LogPos::MAX).runs;
-                next = runs.into_iter().find(|run| run.descriptor.through > through);
+                next = runs.into_iter().find(|run| run.descriptor.last_commit > through);
                 let Some(run) = &next else { return Ok(()) };
                 Ok(run.check().inspect_err(|error| page = error.page())?)
             });
@@ -334,7 +334,7 @@ impl Scrub<'_> {
             }
             self.report.runs += 1;
             self.count_read(run.descriptor.bytes());
-            through = run.descriptor.through;
+            through = run.descriptor.last_commit;
         }
         Ok(())
     }

@@ -195,15 +195,15 @@ impl Window {
         self.commits.push_back(kept);
     }
 
-    /// Of each commit through `through` that is not on the device, in order: its number and what it follows, encoded.
-    pub(super) fn unwritten(&self, through: u64) -> Vec<(u64, Vec<u8>)> {
-        let commits = self.commits.iter().take_while(|kept| kept.number <= through);
+    /// Of each commit up to `last_commit` that is not on the device, in order: its number and what it follows, encoded.
+    pub(super) fn unwritten(&self, last_commit: u64) -> Vec<(u64, Vec<u8>)> {
+        let commits = self.commits.iter().take_while(|kept| kept.number <= last_commit);
         commits.map(|kept| (kept.number, kept.before.encode())).collect()
     }
 
-    /// Records that the undo of commits through `through` is on the device.
-    pub(super) fn set_written(&mut self, through: u64) {
-        self.written = self.written.max(through);
+    /// Records that the undo of commits up to `last_commit` is on the device.
+    pub(super) fn set_written(&mut self, last_commit: u64) {
+        self.written = self.written.max(last_commit);
     }
 
     /// No state before this commit can be read any more, since it was made without undo.
@@ -246,9 +246,9 @@ impl Window {
         oldest
     }
 
-    /// Removes the entries of commits through `through`.
-    pub(super) fn forget(&mut self, through: u64) {
-        let gone = self.commits.partition_point(|kept| kept.number <= through);
+    /// Removes the entries of commits up to `last_commit`.
+    pub(super) fn forget(&mut self, last_commit: u64) {
+        let gone = self.commits.partition_point(|kept| kept.number <= last_commit);
         for kept in self.commits.drain(..gone) {
             self.list_bytes -= kept.bytes();
         }

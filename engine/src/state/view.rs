@@ -190,10 +190,10 @@ impl View {
         let mut nodes = vec![PastNode::Unchanged; children.len()];
         // The oldest record of a child's node is its node in the view's commit.
         let mut from = self.as_of();
-        while let Some(NodesAround { nodes: replaced, through }) =
+        while let Some(NodesAround { nodes: replaced, last_commit }) =
             past.after(from.base).nodes(from, NodeScope::Pages, children.region())?
         {
-            from.base = through;
+            from.base = last_commit;
             let then = past_child_nodes(children, &replaced);
             for (node, then) in nodes.iter_mut().zip(then) {
                 *node = node.or_else(|| then);

@@ -23,7 +23,8 @@ pub(crate) fn write_run<E: From<Error>>(
     allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowExtent>, E>,
 ) -> Result<RunDescriptor, E> {
     let keys = run.values.keys().len();
-    let names = RunDescriptor { number, after, through: run.through, ..RunDescriptor::default() };
+    let names =
+        RunDescriptor { number, after, last_commit: run.last_commit, ..RunDescriptor::default() };
     let mut writer = RunWriter::new(file, names, keys);
     let mut long = Vec::new();
     for (namespace, part) in run.values.parts() {
@@ -89,14 +90,20 @@ impl DiskMerge {
         file: &Arc<RunFile>,
         number: impl FnOnce() -> Result<u64, E>,
     ) -> Result<Option<Self>, E> {
-        let length = |run: &Arc<DiskRun>| (!run.is_bad()).then_some(run.descriptor.length);
+        let merge_level =
+            |run: &Arc<DiskRun>| (!run.is_bad()).then_some(run.descriptor.merge_level);
         let sizes = all.iter().map(|run| {
-            (length(run).unwrap_or(usize::MAX), run.descriptor.after, run.descriptor.through)
+            (
+                merge_level(run).unwrap_or(usize::MAX),
+                run.descriptor.after,
+                run.descriptor.last_commit,
+            )
         });
-        let longest = all.iter().filter_map(length).max().unwrap_or(0);
-        let own = (0..=longest).find_map(|length| neighbours(sizes.clone(), length));
+        let longest = all.iter().filter_map(merge_level).max().unwrap_or(0);
+        let own = (0..=longest).find_map(|merge_level| neighbours(sizes.clone(), merge_level));
         let own = own.filter(|own| {
-            all[own.end - 1].descriptor.through - all[own.start].descriptor.after <= MOST_COMMITS
+            all[own.end - 1].descriptor.last_commit - all[own.start].descriptor.after
+                <= MOST_COMMITS
         });
         own.map(|own| Ok(Self::new(file, number()?, all[own].to_vec())?)).transpose()
     }
@@ -104,8 +111,10 @@ impl DiskMerge {
     /// The merge of neighbours, the oldest first, into a run of this number.
     fn new(file: &Arc<RunFile>, number: u64, runs: Vec<Arc<DiskRun>>) -> Result<Self, Error> {
         let (first, last) = (&runs[0].descriptor, &runs[runs.len() - 1].descriptor);
-        let (after, through, length) = (first.after, last.through, first.length + 1);
-        let names = RunDescriptor { number, after, through, length, ..RunDescriptor::default() };
+        let (after, last_commit, merge_level) =
+            (first.after, last.last_commit, first.merge_level + 1);
+        let names =
+            RunDescriptor { number, after, last_commit, merge_level, ..RunDescriptor::default() };
         let keys = runs.iter().map(|run| run.descriptor.keys).sum();
         let mut writer = RunWriter::new(file, names, keys);
         writer.add_value_bytes(runs.iter().map(|run| run.descriptor.value_bytes).sum());
@@ -131,7 +140,7 @@ impl DiskMerge {
             let walk = &mut self.walks[at];
             let Some(entry) = walk.entry() else { return Ok(true) };
             let commit = walk.run.descriptor.after + entry.commit;
-            if commit > walk.run.descriptor.through {
+            if commit > walk.run.descriptor.last_commit {
                 return Err(walk.run.bad_commit().into());
             }
             match entry.contents {

@@ -101,12 +101,12 @@ struct PrefixLengths([u64; 4]);
 pub struct RunDescriptor {
     /// The number that all its pages carry as their flush number.
     number: u64,
-    /// The run has the values that the commits after this one replaced, through `through`.
+    /// The run has the values that the commits after this one replaced, through `last_commit`.
     pub after: u64,
     /// The last of its commits.
-    pub through: u64,
+    pub last_commit: u64,
     /// How often its contents were merged.
-    pub(super) length: usize,
+    pub(super) merge_level: usize,
     /// Its topmost page of the index.
     root: u32,
     /// The first page of the filter, and its number of lines.
@@ -170,14 +170,14 @@ impl RunDescriptor {
 
     /// Appends the descriptor, for [`Self::decode`].
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let words = [self.number, self.after, self.through, self.value_bytes, self.keys as u64];
+        let words = [self.number, self.after, self.last_commit, self.value_bytes, self.keys as u64];
         let lengths = self.lengths.iter().flat_map(|lengths| lengths.0);
         for word in words.into_iter().chain(self.secret.0).chain(lengths) {
             out.extend_from_slice(&word.to_le_bytes());
         }
         let short = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let counts =
-            [self.root, self.filter, self.lines, short(self.length), short(self.pages.len())];
+            [self.root, self.filter, self.lines, short(self.merge_level), short(self.pages.len())];
         out.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
         for run in &self.pages {
             out.extend_from_slice(&run.start.to_le_bytes()[..5]);
@@ -193,8 +193,8 @@ impl RunDescriptor {
             bytes = rest;
             Some(u64::from_le_bytes(*word))
         };
-        let Self { number, after, through, value_bytes, .. } = &mut names;
-        for field in [number, after, through, value_bytes] {
+        let Self { number, after, last_commit, value_bytes, .. } = &mut names;
+        for field in [number, after, last_commit, value_bytes] {
             *field = word()?;
         }
         names.keys = usize::try_from(word()?).ok()?;
@@ -208,7 +208,7 @@ impl RunDescriptor {
             Some(u32::from_le_bytes(*count))
         };
         (names.root, names.filter, names.lines) = (count()?, count()?, count()?);
-        names.length = usize::try_from(count()?).ok()?;
+        names.merge_level = usize::try_from(count()?).ok()?;
         let runs = count()?;
         for _ in 0..runs {
             let ([a, b, c, d, e, f, g, h], rest) = bytes.split_first_chunk()?;
@@ -222,13 +222,13 @@ impl RunDescriptor {
             let end = run.start.saturating_add(run.pages.into());
             (1..=MAX_EXTENT_PAGES).contains(&run.pages) && end <= MAX_PAGE_NO + 1
         };
-        let fits = names.after < names.through
+        let fits = names.after < names.last_commit
             && names.root.checked_add(1) == Some(names.filter)
             && names.filter.checked_add(names.lines.div_ceil(write::LINES))
                 == Some(names.page_count())
             && names.lines > 0
             && names.keys <= names.lines as usize * KEYS_A_LINE
-            && names.length <= MOST_LENGTH
+            && names.merge_level <= MOST_LENGTH
             && names.pages.iter().all(is_inside);
         fits.then_some((names, bytes))
     }
@@ -251,8 +251,8 @@ impl DiskRun {
 
     /// The size on the device.
     pub fn size(&self) -> RunSize {
-        let RunDescriptor { after, through, value_bytes, .. } = self.descriptor;
-        RunSize { after, through, bytes: self.descriptor.bytes(), value_bytes }
+        let RunDescriptor { after, last_commit, value_bytes, .. } = self.descriptor;
+        RunSize { after, last_commit, bytes: self.descriptor.bytes(), value_bytes }
     }
 
     /// True when a page of the run could not be used: merges go round it.

@@ -152,7 +152,7 @@ impl DiskRun {
             Contents::Absent => Stored::Absent,
             Contents::Overflow(cell) => {
                 OverflowCell::parse(cell)
-                    .map_err(|error| Error::Name { commit: self.descriptor.through, error })?;
+                    .map_err(|error| Error::Name { commit: self.descriptor.last_commit, error })?;
                 Stored::Overflow((*cell).into())
             }
             Contents::Inline(_) | Contents::InPieces { .. } => {
@@ -198,7 +198,7 @@ impl DiskRun {
         while let Some(entry) = walk.entry() {
             let at = Some((entry.key, entry.commit));
             let version = (self.from(self.descriptor.after)
-                ..=self.descriptor.through - self.descriptor.after)
+                ..=self.descriptor.last_commit - self.descriptor.after)
                 .contains(&entry.commit);
             if at <= last || !version {
                 return Err(self.bad(self.descriptor.root, "entries are not in order"));
@@ -308,7 +308,7 @@ impl Tier for DiskRun {
             take(&entry)?;
             cursor.skip(&key)?;
         }
-        Ok(NodesAround::of(found, self.descriptor.through))
+        Ok(NodesAround::of(found, self.descriptor.last_commit))
     }
 
     /// Commits of one page.

@@ -246,7 +246,7 @@ impl Segments {
         let result = (next..upto.get().div_ceil(self.size()))
             .try_for_each(|index| self.make(index).map(|file| drop(made.insert(index, file))));
         let Some((last, _)) = made.last_key_value() else { return result };
-        let through = last + 1;
+        let up_to = last + 1;
         if let Err(error) = shared.device.sync_folder() {
             // The names are visible and may not be durable: the segments must not count as prepared.
             shared.poisoned.store(true, Ordering::Release);
@@ -257,8 +257,8 @@ impl Segments {
         }
         let mut state = shared.state.lock();
         state.open.append(&mut made);
-        state.next = through;
-        shared.prepared.store(through * self.size(), Ordering::Release);
+        state.next = up_to;
+        shared.prepared.store(up_to * self.size(), Ordering::Release);
         result
     }
 

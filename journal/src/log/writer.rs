@@ -308,11 +308,7 @@ impl LogWriter {
         // A segment that was retired meanwhile holds nothing that anybody waits for.
         let file = |index| self.segments.file(LogPos::of_segment(index, self.segments.size()));
         let files = indexes.into_iter().filter_map(file).collect();
-        Ok(UnsyncedSegments {
-            device: self.segments.device().clone(),
-            files,
-            through: self.written,
-        })
+        Ok(UnsyncedSegments { device: self.segments.device().clone(), files, up_to: self.written })
     }
 
     /// Takes the result of a sync of these segments; returns the durable position. One sync at a time.
@@ -326,10 +322,10 @@ impl LogWriter {
     ) -> Result<LogPos, LogError> {
         self.poisoned |= result.is_err();
         result?;
-        assert!(unsynced.through >= self.chain.durable_through, "what is durable only grows");
-        self.chain.durable_through = unsynced.through;
-        self.segments.close_below(unsynced.through);
-        Ok(unsynced.through)
+        assert!(unsynced.up_to >= self.chain.durable_through, "what is durable only grows");
+        self.chain.durable_through = unsynced.up_to;
+        self.segments.close_below(unsynced.up_to);
+        Ok(unsynced.up_to)
     }
 
     fn check(&self) -> Result<(), LogError> {
@@ -342,7 +338,7 @@ impl LogWriter {
 pub struct UnsyncedSegments {
     device: Disk,
     files: Vec<File>,
-    through: LogPos,
+    up_to: LogPos,
 }
 
 impl UnsyncedSegments {

@@ -2,7 +2,7 @@
 //!
 //! A caller enqueues a request ([`PageReader::enqueue`]), does other work, and takes pages that are done
 //! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache, each with the purpose that the caller gave. A page that somebody else is reading is not enqueued; the caller gets
-//! [`Submission::ReadElsewhere`], and waits for the page with [`Store::leaf`], when it has nothing in flight itself, so
+//! [`Submission::ReadElsewhere`], and waits for the page with [`Store::page`], when it has nothing in flight itself, so
 //! that no two readers wait for each other.
 //!
 //! Reads go into registered memory, a page for each slot, which the kernel pins once (`docs/decisions/history.md`, 0001). A page is
@@ -109,7 +109,7 @@ impl<T> PageReader<T> {
         let slot = self.free.pop().expect("the caller has seen that there is room");
         store.count_miss(self.mode);
         self.queue.push(Request {
-            file: store.leaf.clone(),
+            file: store.leaf_file.clone(),
             kind: RequestKind::Read,
             offset: page_offset(u64::from(at.page)),
             buf: self.memory.take().expect("as many pages as slots"),

@@ -136,7 +136,7 @@ impl RunReader {
             self.runs[number] = run;
         }
         self.queue.push(Request {
-            file: store.leaf.clone(),
+            file: store.leaf_file.clone(),
             kind: RequestKind::Read,
             offset: first.offset(),
             buf,

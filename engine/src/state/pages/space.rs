@@ -308,7 +308,7 @@ impl PageSpace {
     /// device short of room, the map loses its free end; the file itself follows with [`Self::shrink`].
     pub(crate) fn overflow_map_image(
         &self,
-        through: LogPos,
+        up_to: LogPos,
         is_short: bool,
     ) -> Result<OverflowMapImage> {
         // Cloned under both locks: a run is in the clone and tentative, or in neither.
@@ -325,7 +325,7 @@ impl PageSpace {
             extents.mark_free(run)?;
         }
         let mut bytes = Vec::new();
-        extents.encode(through.get(), &mut bytes);
+        extents.encode(up_to.get(), &mut bytes);
         Ok(OverflowMapImage { bytes, peak })
     }
 

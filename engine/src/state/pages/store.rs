@@ -34,7 +34,7 @@ pub(crate) struct Store {
     /// Random id of the database.
     pub(crate) database: u64,
     /// The file of leaf pages.
-    pub(crate) leaf: File,
+    pub(crate) leaf_file: File,
     /// The cached leaf pages.
     pub(crate) cache: Cache,
     /// Memory of pages that are being read.
@@ -56,7 +56,7 @@ pub(crate) struct StoreParts {
     pub(crate) device: Disk,
     pub(crate) runtime: Executor,
     pub(crate) database: u64,
-    pub(crate) leaf: File,
+    pub(crate) leaf_file: File,
     /// Bytes of the leaf cache.
     pub(crate) cache: usize,
     /// Bytes of page buffers that are kept for reuse.
@@ -67,11 +67,12 @@ pub(crate) struct StoreParts {
 
 impl Store {
     pub(crate) fn new(parts: StoreParts) -> Self {
-        let StoreParts { device, runtime, database, leaf, cache, buffers, pace, counters } = parts;
+        let StoreParts { device, runtime, database, leaf_file, cache, buffers, pace, counters } =
+            parts;
         Self {
             device,
             database,
-            leaf,
+            leaf_file,
             cache: Cache::new(cache),
             buffers: Buffers::new(buffers),
             grace: Grace::new(),
@@ -117,16 +118,16 @@ impl Store {
     }
 
     /// A page from the cache, or else read on the calling thread.
-    pub(crate) fn leaf(&self, at: PageRef) -> Result<Arc<CachedPage>> {
-        self.read_leaf(at, ReadMode::Keys)
+    pub(crate) fn page(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+        self.read_page(at, ReadMode::Keys)
     }
 
     /// The same for the flush: see [`Self::admit`].
-    pub(crate) fn leaf_for_flush(&self, at: PageRef) -> Result<Arc<CachedPage>> {
-        self.read_leaf(at, ReadMode::Flush)
+    pub(crate) fn page_for_flush(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+        self.read_page(at, ReadMode::Flush)
     }
 
-    fn read_leaf(&self, at: PageRef, mode: ReadMode) -> Result<Arc<CachedPage>> {
+    fn read_page(&self, at: PageRef, mode: ReadMode) -> Result<Arc<CachedPage>> {
         if let Some(page) = self.cached(at, mode) {
             return Ok(page);
         }
@@ -142,7 +143,7 @@ impl Store {
         }
         self.count_miss(mode);
         let mut buf = self.buffers.take();
-        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
+        self.device.read_at(&self.leaf_file, &mut buf, at.page.offset())?;
         let page = self.admit(at, &buf, mode);
         self.buffers.put_back(buf);
         // Waiters find the page in the cache.
@@ -196,12 +197,12 @@ impl Store {
             Err(_) if mode == ReadMode::Flush => return Ok(Cache::uncached(buf.page(0))),
             refused => refused?,
         }
-        let through = match mode {
+        let until = match mode {
             ReadMode::Announced => self.batch() + 1,
             ReadMode::Keys => self.batch(),
             ReadMode::Flush => NO_BATCH,
         };
-        let page = self.cache.insert(at.page, at.tag, buf.page(0), through);
+        let page = self.cache.insert(at.page, at.tag, buf.page(0), until);
         // The flush quarantines the page before it removes it from the cache, so one of the two sees the other.
         self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
         self.note_good_read(LEAF_FILE, u64::from(at.page));
@@ -212,7 +213,7 @@ impl Store {
     pub(crate) fn read_uncached(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
-        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
+        self.device.read_at(&self.leaf_file, &mut buf, at.page.offset())?;
         let page = self.check_leaf(at, buf.page(0)).map(|()| Cache::uncached(buf.page(0)));
         self.buffers.put_back(buf);
         page

@@ -101,7 +101,7 @@ impl Undo {
             return Ok(before);
         }
         let set = self.current.load_full();
-        let run = set.disk.iter().find(|run| commit <= run.descriptor.through);
+        let run = set.disk.iter().find(|run| commit <= run.descriptor.last_commit);
         let Some(run) = run.filter(|run| commit > run.descriptor.after) else {
             return Err(too_old);
         };
@@ -135,23 +135,23 @@ impl Undo {
     ) -> Result<()> {
         let written = self.retention.lock().window.as_ref().map(Window::written);
         let (Some(file), Some(written)) = (&self.file, written) else { return Ok(()) };
-        let before = |through| {
+        let before = |last_commit| {
             let retention = self.retention.lock();
-            retention.window.as_ref().map_or(Vec::new(), |window| window.unwritten(through))
+            retention.window.as_ref().map_or(Vec::new(), |window| window.unwritten(last_commit))
         };
         let runs = self.current.load().runs.clone().unwrap_or_default();
         let run = runs.write_after(written, file, number, before, allocate)?;
         let Some(run) = run.map(Arc::new) else { return Ok(()) };
         let mut merges = self.merges.lock();
         let mut retention = self.retention.lock();
-        retention.forget(run.descriptor.through);
+        retention.forget(run.descriptor.last_commit);
         let Some(window) = &mut retention.window else { return Ok(()) };
-        window.set_written(run.descriptor.through);
+        window.set_written(run.descriptor.last_commit);
         // Commits or a load meanwhile may have moved the window on beyond runs.
         let from = window.oldest_commit();
         self.update(|set| {
             let runs = set.disk.iter().cloned().chain([run]);
-            set.disk = runs.filter(|run| run.descriptor.through > from).collect();
+            set.disk = runs.filter(|run| run.descriptor.last_commit > from).collect();
         });
         drop(retention);
         self.trim(&mut merges);
@@ -165,7 +165,7 @@ impl Undo {
         }
         let written = self.retention.lock().window.as_ref().map_or(u64::MAX, Window::written);
         let set = self.current.load();
-        let unwritten = set.run_sizes().filter(|run| run.through > written);
+        let unwritten = set.run_sizes().filter(|run| run.last_commit > written);
         unwritten.map(|run| run.bytes).sum::<u64>() > self.limits.bytes.max(MIN_UNWRITTEN) / of
     }
 
@@ -183,7 +183,7 @@ impl Undo {
     /// Number of commits whose undo is on the device.
     pub fn disk_commits(&self) -> u64 {
         let set = self.current.load();
-        set.disk.iter().map(|run| run.descriptor.through - run.descriptor.after).sum()
+        set.disk.iter().map(|run| run.descriptor.last_commit - run.descriptor.after).sum()
     }
 
     /// Does a step of a merge of runs on the device; begins one, with a number from `number`, when one is due and none
@@ -222,7 +222,7 @@ impl Undo {
             return ImageHistory { runs: Vec::new(), records: replay, past: None, kept_from: 0 };
         };
         let (set, from) = (self.current.load(), window.oldest_commit());
-        let named = set.disk.iter().filter(|run| run.descriptor.through > from);
+        let named = set.disk.iter().filter(|run| run.descriptor.last_commit > from);
         let (records, past) = match window.first_unwritten() {
             Some((records, roots)) if records < replay => (records, Some(roots.clone())),
             _ => (replay, None),
@@ -238,11 +238,12 @@ impl Undo {
         let Some(window) = &mut retention.window else { return };
         window.set_begin(from);
         let from = window.oldest_commit();
-        let named: Vec<_> = disk.into_iter().filter(|run| run.descriptor.through > from).collect();
+        let named: Vec<_> =
+            disk.into_iter().filter(|run| run.descriptor.last_commit > from).collect();
         if let Some(last) = named.last() {
-            let through = last.descriptor.through.min(self.newest());
-            window.set_written(through);
-            retention.forget(through);
+            let last_commit = last.descriptor.last_commit.min(self.newest());
+            window.set_written(last_commit);
+            retention.forget(last_commit);
         }
         self.update(|set| set.disk = named.into());
         drop(retention);

@@ -79,7 +79,7 @@ impl UndoSet {
 
     /// Bytes of memory of the undo of commits after one.
     fn bytes_after(&self, from: u64) -> u64 {
-        let runs = self.run_sizes().filter(|run| run.through > from).map(|run| run.bytes);
+        let runs = self.run_sizes().filter(|run| run.last_commit > from).map(|run| run.bytes);
         let recent = self.recent.iter().filter(|commit| commit.number > from);
         let recent = recent.map(RecentCommit::bytes);
         self.merging + runs.chain(recent).sum::<u64>()
@@ -94,7 +94,7 @@ impl UndoSet {
     ) -> Tiers<impl DoubleEndedIterator<Item = &dyn Tier> + Clone> {
         let mut disk = &self.disk[..0];
         if self.memory_from > base {
-            let first = self.disk.partition_point(|run| run.descriptor.through <= base);
+            let first = self.disk.partition_point(|run| run.descriptor.last_commit <= base);
             let end = self.disk.partition_point(|run| run.descriptor.after < self.memory_from);
             disk = &self.disk[first..end.max(first)];
         }
@@ -117,10 +117,10 @@ struct Retention {
 
 impl Retention {
     /// Forgets commits through one, whose undo is on the device, or is not kept.
-    fn forget(&mut self, through: u64) {
-        self.values.retain(|(number, _)| *number > through);
+    fn forget(&mut self, last_commit: u64) {
+        self.values.retain(|(number, _)| *number > last_commit);
         if let Some(window) = &mut self.window {
-            window.forget(through);
+            window.forget(last_commit);
         }
     }
 }
@@ -273,7 +273,7 @@ impl Undo {
             merges.cancel_through(memory_from);
             merging = merges.memory();
         }
-        let is_unneeded = |run: &Arc<DiskRun>| run.descriptor.through <= oldest;
+        let is_unneeded = |run: &Arc<DiskRun>| run.descriptor.last_commit <= oldest;
         let has_unneeded = before.disk.first().is_some_and(is_unneeded);
         // Mostly nothing changes: the pin of a commit's own session still holds all that there is.
         if !has_unneeded && (before.memory_from, before.merging) == (memory_from, merging) {
@@ -296,16 +296,16 @@ impl Undo {
     /// The last commit whose undo goes since runs and values take more of the device than they may; 0 where none goes.
     fn limited_through(&self, set: &UndoSet, retention: &Retention) -> u64 {
         let runs = set.disk.iter().map(|run| run.size());
-        let runs = runs.map(|run| (run.through, run.bytes + run.value_bytes));
+        let runs = runs.map(|run| (run.last_commit, run.bytes + run.value_bytes));
         let all = runs.chain(retention.values.iter().copied());
         let mut taken: u64 = all.clone().map(|(_, bytes)| bytes).sum();
         let mut limited = 0;
-        for (through, bytes) in all {
+        for (last_commit, bytes) in all {
             if taken <= self.limits.disk_bytes {
                 break;
             }
             taken -= bytes;
-            limited = through;
+            limited = last_commit;
         }
         limited
     }
@@ -320,9 +320,9 @@ impl Undo {
         // Evicts whole runs, and some more than necessary, so that not each commit evicts one.
         let mut excess = left - self.limits.bytes / 8 * 7;
         let evictable = window.map_or(u64::MAX, Window::written);
-        for run in set.run_sizes().filter(|run| run.through <= evictable) {
-            if excess > 0 && run.through > from {
-                from = run.through;
+        for run in set.run_sizes().filter(|run| run.last_commit <= evictable) {
+            if excess > 0 && run.last_commit > from {
+                from = run.last_commit;
                 excess = excess.saturating_sub(run.bytes);
             }
         }
