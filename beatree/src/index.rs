@@ -16,7 +16,7 @@
 //! // Two regions, each with one child that has no page.
 //! let region = |prefix| {
 //!     let children = ChildTable::new(prefix, &[ChildRef { prefix, page: None, tag: 0 }]);
-//!     Arc::new(Region::bulk_loaded(Hasher::BLAKE3, 0, children, vec![TERMINATOR], 0))
+//!     Arc::new(Region::new(Hasher::BLAKE3, 0, children, vec![TERMINATOR], 0))
 //! };
 //! let halves = [false, true].map(|right| region(Prefix::ROOT.child(right)));
 //! let index = RegionIndex::new(halves.to_vec());

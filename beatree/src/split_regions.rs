@@ -20,7 +20,7 @@
 //! let children: Vec<ChildRef> = (0..=255).map(child).collect();
 //! let table = ChildTable::new(Prefix::ROOT, &children);
 //! let nodes = vec![TERMINATOR; 256];
-//! let region = Arc::new(Region::bulk_loaded(Hasher::BLAKE3, 0, table, nodes, 0));
+//! let region = Arc::new(Region::new(Hasher::BLAKE3, 0, table, nodes, 0));
 //!
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
 //! let new = split_regions(Hasher::BLAKE3, &old, &[Arc::clone(&region)]);
@@ -129,7 +129,7 @@ mod tests {
         let children: Vec<ChildRef> = (0..128).map(child).collect();
         let nodes: Vec<Node> = (0..128).map(|index| Node::new([index | 0x80; 32])).collect();
         let table = ChildTable::new(Prefix::ROOT, &children);
-        let whole = Arc::new(Region::bulk_loaded(Hasher::BLAKE3, 0, table, nodes.clone(), 0));
+        let whole = Arc::new(Region::new(Hasher::BLAKE3, 0, table, nodes.clone(), 0));
         let own = *whole.read().own_node();
         whole.write().restore_buffered(vec![put(3), put(100), put(200)], Vec::new());
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
@@ -168,7 +168,7 @@ mod tests {
         };
         let children: Vec<ChildRef> = (0..128).map(child).collect();
         let table = ChildTable::new(Prefix::ROOT, &children);
-        let whole = Arc::new(Region::plain(7, table, 1));
+        let whole = Arc::new(Region::new(Hasher::BLAKE3, 7, table, Vec::new(), 1));
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
         let halves = split_regions(Hasher::BLAKE3, &index, &[whole]);
         let [left, right] = halves.regions() else { panic!("two halves") };

@@ -9,7 +9,7 @@ use pleach_core::{Hasher, Node};
 
 use crate::children::{ChildRef, ChildTable};
 use crate::page_plan::{PagePlan, divide};
-use crate::region::{Region, lines_over};
+use crate::region::{Region, own_node};
 
 /// A finished leaf page, or an empty prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +42,9 @@ pub fn regions(
         let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
         let children = ChildTable::new(*prefix, &children);
         let own: Vec<Node> = pages.iter().map(|page| page.node).collect();
-        let region = if is_plain {
-            nodes.push(*lines_over(hasher, &children, &own).own_node());
-            Region::plain(namespace, children, changed)
-        } else {
-            let region = Region::bulk_loaded(hasher, namespace, children, own, changed);
-            nodes.push(*region.read().own_node());
-            region
-        };
-        regions.push(Arc::new(region));
+        nodes.push(own_node(hasher, &children, &own));
+        let own = if is_plain { Vec::new() } else { own };
+        regions.push(Arc::new(Region::new(hasher, namespace, children, own, changed)));
     }
     let root = Tiling::new(hasher, branches.iter().map(|branch| branch.prefix), &nodes);
     (regions, *root.own_node())

@@ -1,8 +1,7 @@
 //! Two neighbouring regions that have few children become one.
 
-use pleach_core::{Hasher, TERMINATOR};
+use pleach_core::Hasher;
 
-use super::nodes::lines_over;
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
@@ -24,11 +23,6 @@ impl RegionState {
         let children: Vec<ChildRef> = self.children.iter().chain(right.children.iter()).collect();
         let table = ChildTable::new(prefix, &children);
         let nodes = [&*self.nodes, &*right.nodes].concat();
-        let own_node = if nodes.is_empty() {
-            TERMINATOR
-        } else {
-            *lines_over(hasher, &table, &nodes).own_node()
-        };
         self.retire();
         right.retire();
         let mut counts = std::mem::take(&mut self.changes_since_write);
@@ -47,7 +41,7 @@ impl RegionState {
             changes_since_write: counts,
             versions,
             log_position,
-            ..Self::new(self.namespace, table, nodes, own_node, last_commit)
+            ..Self::new(hasher, self.namespace, table, nodes, last_commit)
         })
     }
 }

@@ -5,9 +5,9 @@
 //! lookup or a merge in memory, and over I/O in one case: reads of runs of the history.
 //!
 //! ```text
-//!   Region::from_image --+                       +-- apply: a commit's changes are buffered
-//!   Region::bulk_loaded -+--> RegionState -------+-- relocate: new pages contain buffered changes
-//!   split, join ---------+        |              +-- keep_lines: a fold has computed them, and there is room
+//!   Region::new ---------+                       +-- apply: a commit's changes are buffered
+//!   split, join ---------+--> RegionState -------+-- relocate: new pages contain buffered changes
+//!                                 |              +-- keep_lines: a fold has computed them, and there is room
 //!                                 v
 //!                              retired: replaced in the index by others
 //! ```
@@ -28,7 +28,7 @@
 //!
 //! // One child, the whole key space, without a page so far.
 //! let children = ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 }]);
-//! let region = Region::bulk_loaded(Hasher::BLAKE3, 0, children, vec![TERMINATOR], 0);
+//! let region = Region::new(Hasher::BLAKE3, 0, children, vec![TERMINATOR], 0);
 //!
 //! // Commit 1 puts one key. Its node comes from the fold that ran before.
 //! let node = Node::new([1; 32]);
@@ -62,15 +62,14 @@ pub use buffered::{BufferedChange, ReplacedValue};
 pub use nodes::{LineBudget, LineRoom};
 pub use relocate::{Relocation, RelocationEffect};
 pub use state::{
-    BufferedGrowth, NewNodes, PartNodes, RegionCommit, RegionImage, RegionState, count_change,
-    count_commit,
+    BufferedGrowth, NewNodes, PartNodes, RegionCommit, RegionState, count_change, count_commit,
 };
 
 use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
-use pleach_core::{Hasher, Node, TERMINATOR};
+use pleach_core::{Hasher, Node};
 
-pub(crate) use self::nodes::lines_over;
+pub(crate) use self::nodes::own_node;
 use crate::children::ChildTable;
 use crate::lock_order::{REGION, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 
@@ -87,39 +86,19 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region of a namespace, over finished pages that commit `commit` made, with the nodes of its children. No log
-    /// record was applied.
+    /// A region of a namespace, over pages that commit `commit` made, with the nodes of its children; a plain trie's
+    /// has none. No log record was applied.
     ///
     /// # Panics
-    /// When there is not one node a child.
-    pub fn bulk_loaded(
+    /// When there is not one node a child, nor none.
+    pub fn new(
         hasher: Hasher,
         namespace: u8,
         children: ChildTable,
         nodes: Vec<Node>,
         commit: u64,
     ) -> Self {
-        let own = *lines_over(hasher, &children, &nodes).own_node();
-        Self::from_state(RegionState::new(namespace, children, nodes, own, commit))
-    }
-
-    /// A region of a plain trie: it never has nodes.
-    pub fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
-        Self::from_state(RegionState::new(namespace, children, Vec::new(), TERMINATOR, commit))
-    }
-
-    /// A region as a checkpoint image has it. Its node is folded from those of its children.
-    ///
-    /// # Panics
-    /// When there is not one node a child.
-    pub fn from_image(hasher: Hasher, image: RegionImage) -> Self {
-        let RegionImage { namespace, children, nodes, commit, log_position } = image;
-        let region = match nodes {
-            Some(nodes) => Self::bulk_loaded(hasher, namespace, children, nodes, commit),
-            None => Self::plain(namespace, children, commit),
-        };
-        region.write().log_position = log_position;
-        region
+        Self::from_state(RegionState::new(hasher, namespace, children, nodes, commit))
     }
 
     pub(super) fn from_state(state: RegionState) -> Self {

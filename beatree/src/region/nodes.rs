@@ -69,8 +69,13 @@ impl Drop for LineRoom {
     }
 }
 
+/// The node over children with these nodes; a terminator without nodes.
+pub(crate) fn own_node(hasher: Hasher, children: &ChildTable, nodes: &[Node]) -> Node {
+    if nodes.is_empty() { TERMINATOR } else { *lines_over(hasher, children, nodes).own_node() }
+}
+
 /// The lines over children with these nodes.
-pub(crate) fn lines_over(hasher: Hasher, children: &ChildTable, nodes: &[Node]) -> Tiling {
+fn lines_over(hasher: Hasher, children: &ChildTable, nodes: &[Node]) -> Tiling {
     let mut lines = Tiling::default();
     lines.rebuild(hasher, children.shared_bits(), nodes);
     lines
@@ -117,10 +122,8 @@ impl RegionState {
 
     /// Computes the region's own node, from those of the children.
     pub fn recompute_own_node(&mut self, hasher: Hasher) {
-        if !self.is_plain() {
-            self.lines = None;
-            self.own_node = *lines_over(hasher, &self.children, &self.nodes).own_node();
-        }
+        self.lines = None;
+        self.own_node = own_node(hasher, &self.children, &self.nodes);
     }
 
     /// Replaces the nodes of the children. The region's own node stays as it was until
@@ -201,7 +204,7 @@ mod tests {
             .map(|prefix| ChildRef { prefix: *prefix, page: None, tag: 0 })
             .collect();
         let nodes = (0..children.len()).map(node).collect();
-        Region::bulk_loaded(Hasher::BLAKE3, 0, ChildTable::new(Prefix::ROOT, &children), nodes, 0)
+        Region::new(Hasher::BLAKE3, 0, ChildTable::new(Prefix::ROOT, &children), nodes, 0)
     }
 
     fn node(number: usize) -> Node {

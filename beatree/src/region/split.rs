@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::bit;
-use pleach_core::{Hasher, TERMINATOR};
+use pleach_core::{Hasher, Node};
 
-use super::nodes::lines_over;
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
@@ -18,7 +17,7 @@ impl RegionState {
     /// When all children are below one half, which is a defect.
     pub fn split(&mut self, hasher: Hasher) -> Vec<Region> {
         let mut done = Vec::new();
-        let mut todo = vec![self.take()];
+        let mut todo = vec![self.take(hasher)];
         while let Some(whole) = todo.pop() {
             if whole.children.len() <= MAX_ENTRIES {
                 done.push(Region::from_state(whole));
@@ -38,7 +37,7 @@ impl RegionState {
     }
 
     /// Moves out the whole state, for the successors.
-    fn take(&mut self) -> Self {
+    fn take(&mut self, hasher: Hasher) -> Self {
         let nodes = std::mem::take(&mut self.nodes).into_vec();
         self.lines = None;
         self.retire();
@@ -47,13 +46,7 @@ impl RegionState {
             changes_since_write: std::mem::take(&mut self.changes_since_write),
             versions: std::mem::take(&mut self.versions),
             log_position: self.log_position,
-            ..Self::new(
-                self.namespace,
-                self.children.clone(),
-                nodes,
-                self.own_node,
-                self.last_commit,
-            )
+            ..Self::new(hasher, self.namespace, self.children.clone(), nodes, self.last_commit)
         }
     }
 
@@ -68,19 +61,13 @@ impl RegionState {
         let halves: Vec<ChildRef> =
             children.clone().map(|child| self.children.get(child)).collect();
         let table = ChildTable::new(prefix, &halves);
-        let (nodes, own_node) = if self.is_plain() {
-            (Vec::new(), TERMINATOR)
-        } else {
-            let nodes = self.nodes[children.clone()].to_vec();
-            let own = *lines_over(hasher, &table, &nodes).own_node();
-            (nodes, own)
-        };
+        let nodes = self.nodes.get(children.clone()).map_or(Vec::new(), <[Node]>::to_vec);
         Self {
             buffered: self.buffered.part(buffered, &prefix),
             changes_since_write: self.changes_since_write[children.clone()].to_vec(),
             versions: self.versions[children].to_vec(),
             log_position: self.log_position,
-            ..Self::new(self.namespace, table, nodes, own_node, self.last_commit)
+            ..Self::new(hasher, self.namespace, table, nodes, self.last_commit)
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
-use pleach_core::{Key, Node};
+use pleach_core::{Hasher, Key, Node};
 
 use super::buffered::{BufferedChange, BufferedChanges, FEW, FEW_CHANGES, ReplacedValue, signed};
-use super::nodes::KeptLines;
+use super::nodes::{KeptLines, own_node};
 use crate::children::ChildTable;
 use crate::leaf_fold::KeyState;
 use crate::stored::Stored;
@@ -56,21 +56,6 @@ pub struct RegionState {
     /// The node of the whole region.
     pub(super) own_node: Node,
     pub(super) retired: bool,
-}
-
-/// A region as a checkpoint image has it.
-#[derive(Debug)]
-pub struct RegionImage {
-    /// The region's namespace.
-    pub namespace: u8,
-    /// The region's children.
-    pub children: ChildTable,
-    /// The children's nodes, one a child; none of a plain trie.
-    pub nodes: Option<Vec<Node>>,
-    /// The image's commit.
-    pub commit: u64,
-    /// End of the last log record that the branch page contains.
-    pub log_position: u64,
 }
 
 /// Nodes of prefixes below a child, ascending, none below another; internal nodes only.
@@ -136,15 +121,15 @@ pub struct BufferedGrowth {
 /// Construction.
 impl RegionState {
     pub(super) fn new(
+        hasher: Hasher,
         namespace: u8,
         children: ChildTable,
         nodes: Vec<Node>,
-        own_node: Node,
         commit: u64,
     ) -> Self {
         Self {
             namespace,
-            own_node,
+            own_node: own_node(hasher, &children, &nodes),
             nodes: nodes.into(),
             lines: None,
             buffered: BufferedChanges::default(),
@@ -385,6 +370,11 @@ impl RegionState {
             .map(|child| self.buffered_range(&self.children.prefix(child)).len())
             .map(|changes| u8::try_from(changes).unwrap_or(u8::MAX))
             .collect();
+    }
+
+    /// Recovery: the region is as of the log record that ends here.
+    pub fn set_log_position(&mut self, log_position: u64) {
+        self.log_position = log_position;
     }
 
     /// Recovery: notes a commit whose changes the region already has, since its record ends at or before the region's

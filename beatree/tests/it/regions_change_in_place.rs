@@ -28,7 +28,7 @@ fn region() -> Region {
         })
         .collect();
     let children = ChildTable::new(Prefix::ROOT, &children);
-    Region::bulk_loaded(Hasher::BLAKE3, 0, children, vec![[1; 32].into(); CHILDREN], 0)
+    Region::new(Hasher::BLAKE3, 0, children, vec![[1; 32].into(); CHILDREN], 0)
 }
 
 fn key(draw: u16) -> Key {

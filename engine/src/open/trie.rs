@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{NewNodes, RegionCommit, RegionImage, Relocation};
+use pleach_beatree::region::{NewNodes, RegionCommit, Relocation};
 use pleach_beatree::split_regions::{RegionPair, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
@@ -312,17 +312,14 @@ fn read_regions(
             let page = entry.page_no.map(leaf_number).transpose()?;
             children.push(ChildRef { prefix: *prefix, page, tag: entry.tag });
         }
-        let nodes = || branch.entries.iter().map(|(_, entry)| entry.node).collect();
-        regions.push(Arc::new(Region::from_image(
-            hasher,
-            RegionImage {
-                namespace,
-                children: ChildTable::new(prefix, &children),
-                nodes: (named.kind == TrieKind::Merkle).then(nodes),
-                commit,
-                log_position: branch.log_pos,
-            },
-        )));
+        let nodes = match named.kind {
+            TrieKind::Merkle => branch.entries.iter().map(|(_, entry)| entry.node).collect(),
+            TrieKind::Plain => Vec::new(),
+        };
+        let children = ChildTable::new(prefix, &children);
+        let region = Region::new(hasher, namespace, children, nodes, commit);
+        region.write().set_log_position(branch.log_pos);
+        regions.push(Arc::new(region));
     }
     Ok(regions)
 }

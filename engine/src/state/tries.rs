@@ -51,12 +51,8 @@ impl Trie {
 pub(crate) fn empty_region(hasher: Hasher, namespace: u8, kind: TrieKind, number: u64) -> Region {
     let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
     let children = ChildTable::new(Prefix::ROOT, &[child]);
-    match kind {
-        TrieKind::Merkle => {
-            Region::bulk_loaded(hasher, namespace, children, vec![TERMINATOR], number)
-        }
-        TrieKind::Plain => Region::plain(namespace, children, number),
-    }
+    let nodes = if kind == TrieKind::Merkle { vec![TERMINATOR] } else { Vec::new() };
+    Region::new(hasher, namespace, children, nodes, number)
 }
 
 /// The tries, by namespace in ascending order.
