@@ -371,7 +371,7 @@ mod tests {
             let budget = Budget::new(&options, 0, index_mib << 20, Arc::new(counters));
             let room =
                 (1..).take_while(|_| budget.lines.take(1 << 16).map(std::mem::forget).is_some());
-            (room.count() * Tiling::bytes_of(1 << 16) >> 20, budget.leaf_cache_bytes() >> 20)
+            ((room.count() * Tiling::bytes_of(1 << 16)) >> 20, budget.leaf_cache_bytes() >> 20)
         };
         let (lines, leaf) = shares(0, 0);
         assert!((250..=256).contains(&lines), "{lines}");
