@@ -227,8 +227,8 @@ pub fn fold_parts(
 }
 
 /// True when a treelet with these columns distinguishes the accessed keys of a page: these and all buffered keys agree
-/// with its cells in the bits between. Buffered keys are compared, too: a commit on an evicted and restored state knows
-/// the state that it was folded on, and not the deletions buffered since.
+/// with its cells in the bits between. Buffered keys are compared, too: a commit whose parent's state was left and came
+/// back knows the state that it was folded on, and not the deletions buffered since.
 fn is_divided_by_columns(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
     let Some(leaf) = page.leaf.filter(|leaf| !leaf.is_empty()) else { return false };
     let like = leaf.key(0);

@@ -9,7 +9,6 @@
 //!       ChildTable       prefix, page number and tag of each leaf page
 //!       nodes            the Merkle node of each child, and the lines above them while there is room
 //!       buffered changes: committed and in the log, not in a page yet
-//!       treelet          nodes between the region and its children
 //!         CachedPage   a leaf page in memory, with its own treelet
 //! ```
 //!
@@ -21,11 +20,11 @@
 //!   same number is never taken for it.
 //! * **Buffered changes** stay in the region until a flush writes them into pages. A read looks there first, and a node
 //!   of the region is that of its page with all of them.
-//! * A **treelet** ([`treelet`]) has the known nodes inside a page or a region as of one commit. It saves a fold
+//! * A **treelet** ([`treelet`]) has the known nodes inside a page as of one commit. It saves a fold
 //!   ([`leaf_fold`]) most of its hashing.
 //! * The **index** ([`index`]) finds the region of a key. Regions that grow too large are split
 //!   ([`split_regions`]), which makes a new index.
-//! * The **space** ([`space`]) allocates pages of the leaf file and runs of the overflow file, and knows when retired
+//! * The **space** ([`space`]) allocates pages of the leaf file and extents of the overflow file, and knows when retired
 //!   ones are free.
 //! * A **grace period** ([`grace`]) is over when no reader is left who could have looked a page up before it was
 //!   replaced.

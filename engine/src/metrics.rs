@@ -159,7 +159,7 @@ counters! {
     Gauge Bytes "pleach_leaf_cache_bytes" leaf_cache_bytes,
     /// Bytes that cached leaf pages may take at present: the memory budget less all other parts.
     Gauge Bytes "pleach_leaf_cache_budget_bytes" leaf_cache_budget,
-    /// Bytes that the index takes: child tables of regions, with counts, and
+    /// Bytes that the index takes: child tables, nodes and counts of leaf pages, and
     /// the list of pages that are due for a flush.
     Gauge Bytes "pleach_index_bytes" index_bytes,
     /// Bytes of the nodes above pages that regions keep in lines.

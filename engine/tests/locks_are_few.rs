@@ -86,7 +86,7 @@ fn a_batch_takes_few_locks_a_key() {
             assert!(taken(counts, "the sequencer") <= 16, "{counts:?}");
             assert!(taken(counts, "the log writer") <= 2, "{counts:?}");
             assert!(taken(counts, "the tip") <= 8, "{counts:?}");
-            assert!(taken(counts, "the node gate") <= 8, "{counts:?}");
+            assert!(taken(counts, "the batch gate") <= 8, "{counts:?}");
             assert!(taken(counts, "the structure") == 0, "{counts:?}");
         }
     }

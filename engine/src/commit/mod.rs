@@ -1,11 +1,11 @@
 //! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
 //!
-//! 1. `wait` while the buffered changes or the log are full, unless the caller forbids it.
+//! 1. `wait` while the buffered changes, the log or the undo that is not on the device yet are full, unless the caller
+//!    forbids it.
 //! 2. `check-parent`, before anything is written for the block: its parent's roots and blob are those of the newest
 //!    ticketed commit. A rollback, an add and a drop follow one commit, by its number.
 //! 3. `write-long-values`: long values go to the overflow file, which is synced.
-//! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or are read again, until `publish`; from
-//!    before 3 on none is evicted, and no regions are joined.
+//! 4. `hold-regions`: from before 3 until `publish` no regions are joined.
 //! 5. `refold` where a flush has changed a layout below what the block accessed.
 //! 6. `make-room`: encode the record and make room for it in the log. A full disk shows here.
 //! 7. `ticket`, under the sequencer's lock: the parent is checked again, the layouts are still those that

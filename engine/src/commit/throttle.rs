@@ -1,5 +1,5 @@
-//! Commit `wait`: commits wait while there are too many buffered changes or too much log, or too little room on the
-//! device.
+//! Commit `wait`: commits wait while there are too many buffered changes, too much log or undo that is not on the device,
+//! or too little room on the device.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Recovery of the history: the states of the commits before the newest one.
 //!
-//! An image names runs on the device, which have what commits through one have replaced, and the position of the
+//! An image names runs on the device, which have what commits up to one have replaced, and the position of the
 //! records after it. An open reads only the long values that runs name, where they name any; these records, up to the
 //! replay start; and the records that are replayed ([`HistoryReplay::apply_commit`]). The runs of the overflow file
 //! with long values that only the window names are used and retired: they become free when a durable record says that

@@ -91,7 +91,8 @@ pub struct Tuning {
     pub checkpoint_regions: usize,
     /// Time without progress after which a background task counts as stalled.
     pub stall_after: Duration,
-    /// Bytes of nodes above pages that regions keep, by default a quarter of the budget; `Some(0)`: none.
+    /// Most bytes of lines, the nodes above pages that regions keep; by default what the nodes of leaf pages leave of a
+    /// quarter of the budget. `Some(0)`: none.
     pub trie_cache: Option<u64>,
     /// True when the open reads all runs of the history, and removes damaged runs, with all before them.
     pub reads_history: bool,
@@ -247,8 +248,8 @@ impl Options {
     }
 
     /// Size of the log at which a checkpoint is made, in MiB. The default is the limit that the database was created
-    /// with: eight segments of the log, so 256 MiB, or 1 MiB for a [small](Self::small) one. At most 256 segments, each
-    /// of which is an open file.
+    /// with: 256 MiB, which are 64 segments of the log, or 1 MiB for a [small](Self::small) one. At most 2,048 segments,
+    /// each a file.
     #[must_use]
     pub fn log_limit_mib(mut self, mib: u64) -> Self {
         self.log_limit = Some(mib.saturating_mul(1 << 20));
@@ -263,7 +264,7 @@ impl Options {
         self
     }
 
-    /// For tests and development: a database that is created takes less than 2 MiB of disk, instead of 64, and is made
+    /// For tests and development: a database that is created takes less than 2 MiB of disk, instead of 8, and is made
     /// in a fraction of the time. It works like any other and may grow as large, with a checkpoint for each MiB of log,
     /// which is slower under load. An existing database keeps the geometry that it was created with.
     #[must_use]
@@ -504,7 +505,7 @@ pub enum InvalidOption {
     },
     /// A checkpoint would be due when the log has more files than may be open.
     #[error(
-        "a log limit of {bytes} bytes is more than 256 segments of this database's log: give the \
+        "a log limit of {bytes} bytes is more than 2048 segments of this database's log: give the \
          option `log_limit_mib` at most {} MiB, or none",
         most >> 20
     )]

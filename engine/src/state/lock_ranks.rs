@@ -2,7 +2,8 @@
 
 use pleach_beatree::lock_order::Rank;
 
-/// Read while regions must not be joined: by a batch in its finish, and in a commit around a refold.
+/// Read while regions must not be joined: by a batch in its finish, and in a commit
+/// until it is published.
 pub(in crate::state) const BATCH_GATE: Rank = Rank::new(1, "the batch gate").repeatable();
 /// Held while regions or their layouts are replaced. A commit that was overtaken too often holds the structure of all
 /// tries, in the order of their namespaces.

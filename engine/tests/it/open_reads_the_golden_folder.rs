@@ -1,5 +1,5 @@
-//! Folders of format versions 7 and 8: every later version opens them, or refuses them by their numbers and imports
-//! their export streams (`export_is_imported`). They have runs of the history on the device.
+//! A folder of format version 8: every later version opens it, or refuses it by its number and imports its
+//! export stream (`export_is_imported`). It has runs of the history on the device.
 //!
 //! The files are kept without the zeros at their ends; `lengths` has their lengths.
 

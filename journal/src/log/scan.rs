@@ -1,8 +1,8 @@
 //! Reading the log back, and telling a torn end from damage (rules `evidence-of-damage` and
 //! `incarnation-in-records` of `docs/commit-and-recovery.md`).
 //!
-//! After a valid record that ends at `e`, the next one begins at `e` (same batch) or at the next
-//! block (next batch). A record is *valid* there when its header's checksum, database, position,
+//! After a valid record that ends at `e`, the next one begins at `e`, or at the next block
+//! behind a seal. A record is *valid* there when its header's checksum, database, position,
 //! predecessor and incarnation (never lower than the one before) fit, and then its body's
 //! checksum. Where neither position has one, the log is invalid at `e`, and:
 //!

@@ -116,7 +116,7 @@ struct Retention {
 }
 
 impl Retention {
-    /// Forgets commits through one, whose undo is on the device, or is not kept.
+    /// Forgets commits up to `last_commit`, whose undo is on the device, or is not kept.
     fn forget(&mut self, last_commit: u64) {
         self.values.retain(|(number, _)| *number > last_commit);
         if let Some(window) = &mut self.window {
