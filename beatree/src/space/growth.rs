@@ -90,14 +90,14 @@ pub struct Extension {
 /// An allocator of a file that grows, by [`GrowingFile::allocate_growing`].
 pub trait GrowingFile {
     /// An extent of neighbouring pages.
-    type Run;
+    type Extent;
 
     /// Allocates `count` pages; `out` is replaced. Changes nothing when the file must grow before.
     fn allocate(
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<Self::Run>,
+        out: &mut Vec<Self::Extent>,
     ) -> Result<(), NeedGrowth>;
 
     /// Notes that the device has reserved this many segments more.
@@ -120,7 +120,7 @@ pub trait GrowingFile {
         count: u32,
         mut reserve: impl FnMut(Extension) -> Result<(), E>,
         is_full: impl Fn(&E) -> bool,
-    ) -> Result<Vec<Self::Run>, E> {
+    ) -> Result<Vec<Self::Extent>, E> {
         let mut extents = Vec::new();
         let mut growth = Growth::Allowed;
         // Each turn grows the file as needed, refuses growth, or ends with the error.
@@ -167,7 +167,7 @@ mod tests {
         file: &mut F,
         count: u32,
         room: &mut u64,
-    ) -> Result<Vec<F::Run>, Failed> {
+    ) -> Result<Vec<F::Extent>, Failed> {
         let mut end = page_offset(file.file_pages());
         let segment = page_offset(file.geometry().pages_of(1));
         let reserve = |extension: Extension| {
@@ -185,8 +185,8 @@ mod tests {
     /// Grows, falls back to holes when the device is full, and fails when there are too few.
     fn grows_then_fills_then_fails<F: GrowingFile>(
         file: &mut F,
-        free: impl Fn(&mut F, &F::Run),
-        pages: impl Fn(&[F::Run]) -> u64,
+        free: impl Fn(&mut F, &F::Extent),
+        pages: impl Fn(&[F::Extent]) -> u64,
     ) {
         let segment = file.geometry().segment_pages;
         let mut room = 3;

@@ -405,7 +405,7 @@ impl LeafSpace {
 }
 
 impl GrowingFile for LeafSpace {
-    type Run = LeafExtent;
+    type Extent = LeafExtent;
 
     /// Allocates `count` pages as extents in address order, no two of them adjacent; `out` is replaced.
     fn allocate(

@@ -255,7 +255,7 @@ impl OverflowSpace {
 }
 
 impl GrowingFile for OverflowSpace {
-    type Run = OverflowExtent;
+    type Extent = OverflowExtent;
 
     /// Allocates `count` pages as at most [`MAX_EXTENTS`] extents in address order; `out` is replaced.
     ///

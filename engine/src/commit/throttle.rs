@@ -97,7 +97,7 @@ fn check_waiting_helps(
             && !db.pace.is_checkpoint_full()
             && db.pace.checkpoint_error().is_none();
         // Pages that a flush has replaced become free when its record is durable and no reader uses them.
-        let frees = db.space.has_retired_leaves() || db.can_release_runs();
+        let frees = db.space.has_retired_leaves() || db.can_release_extents();
         let helps = db.is_being_drained() || shortens || frees;
         if !matches!(error, Error::Full(_)) || !helps {
             // The background may have made room since that was looked at.

@@ -65,10 +65,10 @@ impl RetiredQueue {
         // Long values are named by the undo of older readable views, and of the history.
         while let Some((stamp, commit)) = self.runs.front() {
             db.space.oldest_retired.store(*commit, Ordering::Release);
-            if !db.can_release_runs() {
+            if !db.can_release_extents() {
                 return Ok(());
             }
-            db.space.release_runs(*stamp);
+            db.space.release_extents(*stamp);
             self.runs.pop_front();
             db.pace.notify();
         }

@@ -150,7 +150,7 @@ impl Round {
         }
         // From here on the runs belong to the round.
         assert!(self.tentative.is_empty(), "a round writes its long values once");
-        self.tentative = written.into_runs();
+        self.tentative = written.into_extents();
         Ok(())
     }
 

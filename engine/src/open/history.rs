@@ -33,7 +33,7 @@ use crate::state::commits::CommitState;
 use crate::state::history::ImageHistory;
 use crate::state::history::PriorCommit;
 use crate::state::pages::overflow;
-use crate::state::pages::space::RetiredRuns;
+use crate::state::pages::space::RetiredExtents;
 use crate::state::undo::Undo;
 use crate::state::undo::replaced::record_undo;
 use pleach_history::{DiskRun, RunFile};
@@ -75,11 +75,11 @@ pub struct RecoveredHistory {
     pub(crate) recorded_begin: u64,
     /// The retired runs of the overflow file that the history alone names: what they are retired under, and the commit
     /// from which on no view names them.
-    pub(crate) retired_extents: RetiredRuns,
+    pub(crate) retired_extents: RetiredExtents,
     /// The runs on the device that the image names.
     pub(crate) disk: Vec<Arc<DiskRun>>,
     /// The retired runs, and the pages of runs of the history.
-    pub overflow_runs: Vec<OverflowExtent>,
+    pub overflow_extents: Vec<OverflowExtent>,
     /// Long values that the history names, with the commit that has replaced each.
     pub long_values: Vec<(u64, Stored)>,
     /// The error that has cost some or all of the history.
@@ -286,7 +286,7 @@ impl HistoryReplay {
     pub(crate) fn finish_history(mut self, map: &mut OverflowSpace) -> Result<RecoveredHistory> {
         self.claim_runs(map)?;
         let Self { undo, from, recorded_begin: stated, values, lost, limits, tip, disk, .. } = self;
-        let (mut held, mut held_runs) = (RetiredRuns::new(), Vec::new());
+        let (mut held, mut held_extents) = (RetiredExtents::new(), Vec::new());
         let mut long_values = Vec::new();
         for NamedValue { number, start, stored } in
             values.into_iter().filter(|value| value.number > from)
@@ -297,14 +297,14 @@ impl HistoryReplay {
                     continue;
                 }
                 map.retire(&[run], start.get())?;
-                held_runs.push(run);
+                held_extents.push(run);
                 if held.back().is_none_or(|(last, _)| *last < start) {
                     held.push_back((start, number));
                 }
             }
             long_values.push((number, stored));
         }
-        held_runs.extend(disk.iter().flat_map(|run| &run.descriptor.pages));
+        held_extents.extend(disk.iter().flat_map(|run| &run.descriptor.pages));
         if limits.commits > 0 || from < tip || lost.is_some() {
             undo.set_recovered_begin(from, stated);
         }
@@ -315,7 +315,7 @@ impl HistoryReplay {
             recorded_begin: stated,
             retired_extents: held,
             disk,
-            overflow_runs: held_runs,
+            overflow_extents: held_extents,
             long_values,
             lost,
         })

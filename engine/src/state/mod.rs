@@ -233,7 +233,7 @@ impl Database {
     }
 
     /// True when no view and no record names the oldest retired overflow runs any more.
-    pub(crate) fn can_release_runs(&self) -> bool {
+    pub(crate) fn can_release_extents(&self) -> bool {
         let oldest = self.space.oldest_retired.load(Ordering::Acquire);
         let durable = self.commits.sequencer.durable();
         oldest != u64::MAX && self.commits.undo.unnamed_through(durable) >= oldest

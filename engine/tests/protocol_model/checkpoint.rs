@@ -109,7 +109,7 @@ fn cut(world: &mut World<'_>) {
         past,
         regions: Vec::new(),
     });
-    engine.release_runs(world.scenario.mutant);
+    engine.release_extents(world.scenario.mutant);
 }
 
 /// The history as of now. There is none where undo is in memory alone.
@@ -241,7 +241,7 @@ fn drop_log(world: &mut World<'_>, checkpoint: &Checkpoint) {
     engine.generation = checkpoint.superblock.generation;
     engine.named.clone_from(&checkpoint.past.runs);
     engine.checkpoint = None;
-    engine.release_runs(world.scenario.mutant);
+    engine.release_extents(world.scenario.mutant);
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it ends steps, which can fail")]

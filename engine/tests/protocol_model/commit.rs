@@ -72,7 +72,7 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
             let number = world.engine.number;
             world.ghost.squeezed = world.ghost.squeezed.max(number);
             world.engine.forget(number);
-            world.engine.release_runs(world.scenario.mutant);
+            world.engine.release_extents(world.scenario.mutant);
             Ok(())
         });
     }
@@ -455,7 +455,7 @@ fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: 
             let history = world.scenario.history.is_some();
             world.engine.recorded = if history { commit.kept_from } else { commit.number };
             world.engine.trim(world.scenario.history, commit.number);
-            world.engine.release_runs(world.scenario.mutant);
+            world.engine.release_extents(world.scenario.mutant);
             if world.scenario.durability == Durability::Commit {
                 world.ghost.floor = world.ghost.floor.max(commit.number);
             }

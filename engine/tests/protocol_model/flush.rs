@@ -69,7 +69,7 @@ fn gives_up(next: &mut Next<'_>, engine: &Engine) {
             let dropped = world.engine.table.dropped.unwrap_or(0);
             world.engine.table.leave();
             world.engine.forget(dropped);
-            world.engine.release_runs(world.scenario.mutant);
+            world.engine.release_extents(world.scenario.mutant);
             outdate(world.engine);
             Ok(())
         });
@@ -87,7 +87,7 @@ fn give_up(world: &mut World<'_>, at: usize) {
     let dropped = engine.table.dropped.unwrap_or(0);
     // Without a history all undo is in memory, and what it reaches back to has lost its trie.
     engine.forget(dropped);
-    engine.release_runs(world.scenario.mutant);
+    engine.release_extents(world.scenario.mutant);
     let emptied = engine.regions[at].emptied(behind, number);
     let left = std::mem::replace(&mut engine.regions[at], emptied);
     outdate(engine);

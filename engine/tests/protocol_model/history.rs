@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// Extents of runs that nobody has are free.
-    pub(crate) fn release_runs(&mut self, mutant: Mutant) {
+    pub(crate) fn release_extents(&mut self, mutant: Mutant) {
         let Self { unlisted, free_extents, named, checkpoint, reader, .. } = self;
         let named = (mutant != Mutant::RunFreedWithList).then_some(named);
         let making = checkpoint.as_ref().map(|checkpoint| &checkpoint.past.runs);
@@ -158,7 +158,7 @@ fn merge(world: &mut World<'_>) {
     let merged = new_run(engine, after, through, undone);
     world.media.overflow[merged.extent].write(Extent::Run(Rc::clone(&merged.run)));
     engine.put_runs(vec![merged]);
-    engine.release_runs(world.scenario.mutant);
+    engine.release_extents(world.scenario.mutant);
 }
 
 /// Takes an extent for a run.

@@ -130,7 +130,7 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
                 ));
             }
             world.engine.reader = None;
-            world.engine.release_runs(world.scenario.mutant);
+            world.engine.release_extents(world.scenario.mutant);
             return Ok(());
         }
     };

@@ -1,11 +1,11 @@
 //! The body of a location record: which pages a flush has written, and what they replace.
 //!
 //! ```text
-//! head     flush number u64 | ns u8 | 0 u24 | rewrites u32 | runs allocated u32 | runs replaced u32
+//! head     flush number u64 | ns u8 | 0 u24 | rewrites u32 | extents allocated u32 | extents replaced u32
 //! rewrite  range: prefix | pages u32 | replaced u32
 //!          | pages: prefix | page number u40 (all ones: none) | tag u32 | applied through u64 | node 32
 //!          | replaced: page number u40
-//! run      start u40 | pages u24
+//! extent      start u40 | pages u24
 //! prefix   length in bits u16, then the bytes that hold a bit of it
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! split, siblings that merged. Its pages tile the range completely, with empty ones, which have no page number;
 //! rewrites are disjoint and ascending. A rewrite without pages, and without replaced ones, *joins* two regions: the
 //! halves of its range become one region with the children of both. `replaced` are the numbers of the replaced pages.
-//! Runs are those of overflow values: allocated, and replaced.
+//! Extents are those of overflow values: allocated, and replaced.
 
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::range::key_after;
@@ -26,8 +26,8 @@ use super::record::{LogRecordKind, RecordBuf};
 const NO_PAGE: u64 = (1 << 40) - 1;
 /// Regions over fewer bits than this are halves of one.
 const MAX_JOINED: u16 = 255;
-/// Runs have fewer pages than this.
-pub const MAX_EXTENT_PAGES: u32 = 1 << 24;
+/// Extents have fewer pages than this.
+pub const EXTENT_PAGES_END: u32 = 1 << 24;
 
 /// A new page of a flush, or a prefix without a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,22 +114,22 @@ impl LocationEncoder {
         push_u40(&mut self.bytes, page);
     }
 
-    /// The record, with the overflow runs that the flush allocated and replaced.
+    /// The record, with the overflow extents that the flush allocated and replaced.
     ///
     /// # Panics
-    /// When a run is out of range.
+    /// When an extent is out of range.
     pub fn finish(
         mut self,
         database: u64,
         allocated: &[OverflowExtent],
         replaced: &[OverflowExtent],
     ) -> RecordBuf {
-        for run in allocated.iter().chain(replaced) {
-            assert!(run.pages < MAX_EXTENT_PAGES, "runs have 24 bits");
-            self.page_number(run.start, false);
-            push_u24(&mut self.bytes, run.pages);
+        for extent in allocated.iter().chain(replaced) {
+            assert!(extent.pages < EXTENT_PAGES_END, "extents have 24 bits");
+            self.page_number(extent.start, false);
+            push_u24(&mut self.bytes, extent.pages);
         }
-        let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 runs");
+        let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 extents");
         let mut head = Vec::with_capacity(24);
         head.extend_from_slice(&self.flush.to_le_bytes());
         head.extend_from_slice(&[self.ns, 0, 0, 0]);
@@ -153,7 +153,7 @@ pub struct LocationView<'a> {
     replaced: &'a [u8],
 }
 
-const RUN_LEN: u64 = 8;
+const EXTENT_LEN: u64 = 8;
 
 impl<'a> LocationView<'a> {
     /// Checks the whole body, so that its iterators give valid items only.
@@ -163,10 +163,11 @@ impl<'a> LocationView<'a> {
         let ns = cursor.u8()?;
         cursor.reserved::<3>()?;
         let rewrites = cursor.u32()?;
-        let runs = [u64::from(cursor.u32()?) * RUN_LEN, u64::from(cursor.u32()?) * RUN_LEN];
-        let rewrite_len = (cursor.len() as u64).checked_sub(runs[0] + runs[1]);
+        let extents =
+            [u64::from(cursor.u32()?) * EXTENT_LEN, u64::from(cursor.u32()?) * EXTENT_LEN];
+        let rewrite_len = (cursor.len() as u64).checked_sub(extents[0] + extents[1]);
         let rewrite_bytes = cursor.take(rewrite_len.ok_or(BodyError::Truncated)?)?;
-        let (allocated, replaced) = (cursor.take(runs[0])?, cursor.take(runs[1])?);
+        let (allocated, replaced) = (cursor.take(extents[0])?, cursor.take(extents[1])?);
         let view = Self { flush, ns, rewrites, rewrite_bytes, allocated, replaced };
         let mut last: Option<Key> = None;
         for rewrite in view.rewrites() {
@@ -185,18 +186,18 @@ impl<'a> LocationView<'a> {
         items(self.rewrite_bytes, self.rewrites, take_rewrite)
     }
 
-    /// Overflow runs that the flush has written.
+    /// Overflow extents that the flush has written.
     pub fn allocated(&self) -> impl Iterator<Item = OverflowExtent> + 'a {
-        runs(self.allocated)
+        extents(self.allocated)
     }
 
-    /// Overflow runs that the flush replaced.
+    /// Overflow extents that the flush replaced.
     pub fn replaced_extents(&self) -> impl Iterator<Item = OverflowExtent> + 'a {
-        runs(self.replaced)
+        extents(self.replaced)
     }
 }
 
-fn runs(bytes: &[u8]) -> impl Iterator<Item = OverflowExtent> + '_ {
+fn extents(bytes: &[u8]) -> impl Iterator<Item = OverflowExtent> + '_ {
     let mut cursor = BodyCursor::new(bytes);
     core::iter::from_fn(move || {
         Some(OverflowExtent { start: cursor.u40().ok()?, pages: cursor.u24().ok()? })

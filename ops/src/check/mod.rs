@@ -182,7 +182,7 @@ fn run(opened: &OpenedDatabase, options: CheckOptions) -> Result<CheckReport> {
         incarnation: examined.incarnation.number,
         options,
         overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
-        runs: recovered.history.overflow_runs.clone(),
+        runs: recovered.history.overflow_extents.clone(),
         done: 0,
         all: 3 * children,
         report: CheckReport {

@@ -6,10 +6,10 @@
 //! the free ends of the files off ([`PageSpace::shrink`]).
 //!
 //! Invariants: a page is free, or has one owner; a replaced page is free only when its location record is durable and
-//! no reader can be at it ([`PageSpace::release_leaves`]); an overflow run is tentative until a record names it, and
+//! no reader can be at it ([`PageSpace::release_leaves`]); an overflow extent is tentative until a record names it, and
 //! free in every image that is made before.
 //!
-//! Locks: leaf map; overflow map, then the tentative runs, or those of the history.
+//! Locks: leaf map; overflow map, then the tentative extents, or those of the history.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -42,7 +42,7 @@ pub(crate) struct PageSpace {
     log_segment: u64,
     leaf_map: Mutex<space::LeafSpace>,
     overflow_map: Mutex<OverflowSpace>,
-    /// Overflow runs that no record names yet.
+    /// Overflow extents that no record names yet.
     tentative: Mutex<Vec<OverflowExtent>>,
     /// Pages of runs of the history, by their starts. They are free in images.
     history: Mutex<BTreeMap<u64, u32>>,
@@ -50,12 +50,12 @@ pub(crate) struct PageSpace {
     image_leaf_end: AtomicU32,
     /// The largest end of the overflow map, in pages, since the newest durable image; written under the map's lock.
     overflow_peak: AtomicU64,
-    /// The commit from which on no view names the oldest retired overflow runs; `u64::MAX` where there are none.
+    /// The commit from which on no view names the oldest retired overflow extents; `u64::MAX` where there are none.
     pub(crate) oldest_retired: AtomicU64,
     /// The largest end of the overflow map in any image of this open, in pages.
     overflow_mapped: AtomicU64,
-    /// Retired runs that an open has found: see [`RetiredRuns`].
-    retired_extents: Mutex<RetiredRuns>,
+    /// Retired extents that an open has found: see [`RetiredExtents`].
+    retired_extents: Mutex<RetiredExtents>,
 }
 
 /// What an open makes a [`PageSpace`] of.
@@ -69,7 +69,7 @@ pub(crate) struct SpaceParts {
     pub(crate) overflow_map: OverflowSpace,
     pub(crate) history: BTreeMap<u64, u32>,
     pub(crate) image_leaf_end: u32,
-    pub(crate) retired_extents: RetiredRuns,
+    pub(crate) retired_extents: RetiredExtents,
 }
 
 /// The overflow map of an image.
@@ -79,9 +79,9 @@ pub(crate) struct OverflowMapImage {
     pub(crate) peak: u64,
 }
 
-/// Overflow runs that only the history names, as recovery finds them: the stamps under which they are retired, each
+/// Overflow extents that only the history names, as recovery finds them: the stamps under which they are retired, each
 /// with the commit from which on no view names them. Both ascend.
-pub(crate) type RetiredRuns = VecDeque<(LogPos, u64)>;
+pub(crate) type RetiredExtents = VecDeque<(LogPos, u64)>;
 
 /// Bytes that a commit takes on the device, without nodes and without what it frees.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,8 +123,8 @@ impl PageSpace {
         }
     }
 
-    /// Removes and returns the retired runs that an open has found.
-    pub(crate) fn take_retired_extents(&self) -> RetiredRuns {
+    /// Removes and returns the retired extents that an open has found.
+    pub(crate) fn take_retired_extents(&self) -> RetiredExtents {
         std::mem::take(&mut self.retired_extents.lock())
     }
 
@@ -132,11 +132,11 @@ impl PageSpace {
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
         let mut pages = self.leaf_map.lock();
-        let runs = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
-        Ok(runs.iter().flat_map(space::LeafExtent::pages).collect())
+        let extents = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
+        Ok(extents.iter().flat_map(space::LeafExtent::pages).collect())
     }
 
-    /// Takes runs with `pages` free pages of the overflow file, tentative until a record names them.
+    /// Takes extents with `pages` free pages of the overflow file, tentative until a record names them.
     pub(crate) fn allocate_overflow(
         &self,
         pages: usize,
@@ -144,21 +144,23 @@ impl PageSpace {
     ) -> Result<Vec<OverflowExtent>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.overflow_map.lock();
-        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
+        let extents =
+            self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
         // Before the lock is released, so that an image written then has them free.
-        self.tentative.lock().extend_from_slice(&runs);
-        tentative.own.extend_from_slice(&runs);
-        Ok(runs)
+        self.tentative.lock().extend_from_slice(&extents);
+        tentative.own.extend_from_slice(&extents);
+        Ok(extents)
     }
 
-    /// Takes runs with `pages` free pages of the overflow file for a run of the history, which may use half of the
+    /// Takes extents with `pages` free pages of the overflow file for a run of the history, which may use half of the
     /// reserve: undo in a run needs no log.
     pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowExtent>> {
         let count = u32::try_from(pages).expect("a few");
         let mut extents = self.overflow_map.lock();
-        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
-        self.history.lock().extend(runs.iter().map(|run| (run.start, run.pages)));
-        Ok(runs)
+        let extents =
+            self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
+        self.history.lock().extend(extents.iter().map(|extent| (extent.start, extent.pages)));
+        Ok(extents)
     }
 
     /// Frees pages of runs of the history. Pages that no run of the history has are left alone.
@@ -189,7 +191,7 @@ impl PageSpace {
         count: u32,
         what: fn(IoError) -> NoRoom,
         of: u64,
-    ) -> Result<Vec<F::Run>> {
+    ) -> Result<Vec<F::Extent>> {
         let reserve = |Extension { offset, bytes, growth }| {
             if growth == Growth::Allowed {
                 let (free, reserve) = self.free_and_reserve()?;
@@ -272,15 +274,15 @@ impl PageSpace {
         }
     }
 
-    /// Retires pages and runs that the location record that ends at `stamp` has replaced, until they are released.
+    /// Retires pages and extents that the location record that ends at `stamp` has replaced, until they are released.
     pub(crate) fn retire(
         &self,
         leaves: &[PageNo],
-        runs: &[OverflowExtent],
+        extents: &[OverflowExtent],
         stamp: LogPos,
     ) -> Result<()> {
         self.leaf_map.lock().retire(leaves, stamp.get())?;
-        Ok(self.overflow_map.lock().retire(runs, stamp.get())?)
+        Ok(self.overflow_map.lock().retire(extents, stamp.get())?)
     }
 
     /// True while leaf pages are retired and not free yet.
@@ -293,8 +295,8 @@ impl PageSpace {
         self.leaf_map.lock().release(stamp.get());
     }
 
-    /// Frees overflow runs that were retired under this stamp and earlier ones.
-    pub(crate) fn release_runs(&self, stamp: LogPos) {
+    /// Frees overflow extents that were retired under this stamp and earlier ones.
+    pub(crate) fn release_extents(&self, stamp: LogPos) {
         self.overflow_map.lock().release(stamp.get());
     }
 
@@ -303,15 +305,15 @@ impl PageSpace {
         self.overflow_map.lock().stats()
     }
 
-    /// The overflow map as of a log position, as a recovery needs it: runs that records up to there have replaced are
-    /// free (no reader survives a crash), and so are runs that no record names yet. When the file is far too long, or the
+    /// The overflow map as of a log position, as a recovery needs it: extents that records up to there have replaced are
+    /// free (no reader survives a crash), and so are extents that no record names yet. When the file is far too long, or the
     /// device short of room, the map loses its free end; the file itself follows with [`Self::shrink`].
     pub(crate) fn overflow_map_image(
         &self,
         up_to: LogPos,
         is_short: bool,
     ) -> Result<OverflowMapImage> {
-        // Cloned under both locks: a run is in the clone and tentative, or in neither.
+        // Cloned under both locks: an extent is in the clone and tentative, or in neither.
         let (mut extents, tentative, history, peak) = {
             let mut extents = self.overflow_map.lock();
             let pages = extents.stats().pages;
@@ -321,8 +323,8 @@ impl PageSpace {
             (extents.clone(), self.tentative.lock().clone(), self.history.lock().clone(), peak)
         };
         let history = history.into_iter().map(|(start, pages)| OverflowExtent { start, pages });
-        for run in tentative.into_iter().chain(history) {
-            extents.mark_free(run)?;
+        for extent in tentative.into_iter().chain(history) {
+            extents.mark_free(extent)?;
         }
         let mut bytes = Vec::new();
         extents.encode(up_to.get(), &mut bytes);
@@ -382,7 +384,7 @@ impl PageSpace {
         })
     }
 
-    /// Undoes the growth of a failed load: nothing names the leaf pages that it has taken, and its overflow runs are
+    /// Undoes the growth of a failed load: nothing names the leaf pages that it has taken, and its overflow extents are
     /// free already. Both files get their former lengths, as far as others have not grown them meanwhile.
     ///
     /// They keep their length once a record since then `is_durable`: a flush beside the load may have queued one that
@@ -423,26 +425,26 @@ impl PageSpace {
         }
     }
 
-    /// An empty list for runs that are about to be written.
+    /// An empty list for extents that are about to be written.
     pub(crate) fn tentative(&self) -> TentativeExtents<'_> {
         self.resume_tentative(Vec::new())
     }
 
-    /// The list of runs that [`TentativeExtents::into_runs`] returned.
+    /// The list of extents that [`TentativeExtents::into_extents`] returned.
     pub(crate) fn resume_tentative(&self, own: Vec<OverflowExtent>) -> TentativeExtents<'_> {
         TentativeExtents { space: self, own }
     }
 }
 
-/// Written runs that no record names yet. They are free in a checkpoint's map, and are freed when this is dropped.
+/// Written extents that no record names yet. They are free in a checkpoint's map, and are freed when this is dropped.
 pub(crate) struct TentativeExtents<'a> {
     space: &'a PageSpace,
     own: Vec<OverflowExtent>,
 }
 
 impl TentativeExtents<'_> {
-    /// Leaves the runs tentative, in the caller's care.
-    pub(crate) fn into_runs(mut self) -> Vec<OverflowExtent> {
+    /// Leaves the extents tentative, in the caller's care.
+    pub(crate) fn into_extents(mut self) -> Vec<OverflowExtent> {
         std::mem::take(&mut self.own)
     }
 
@@ -450,15 +452,15 @@ impl TentativeExtents<'_> {
         self.own.is_empty()
     }
 
-    /// Pages of the overflow file in the runs.
+    /// Pages of the overflow file in the extents.
     pub(crate) fn pages(&self) -> u64 {
-        self.own.iter().map(|run| u64::from(run.pages)).sum()
+        self.own.iter().map(|extent| u64::from(extent.pages)).sum()
     }
 
-    /// A record that names the runs has been queued; called under the sequencer's lock.
+    /// A record that names the extents has been queued; called under the sequencer's lock.
     pub(crate) fn mark_named(mut self) {
         let own = std::mem::take(&mut self.own);
-        self.space.tentative.lock().retain(|run| !own.contains(run));
+        self.space.tentative.lock().retain(|extent| !own.contains(extent));
     }
 }
 
@@ -468,9 +470,9 @@ impl Drop for TentativeExtents<'_> {
             return;
         }
         let mut extents = self.space.overflow_map.lock();
-        self.space.tentative.lock().retain(|run| !self.own.contains(run));
-        for run in &self.own {
-            extents.mark_free(*run).expect("allocated by the same owner");
+        self.space.tentative.lock().retain(|extent| !self.own.contains(extent));
+        for extent in &self.own {
+            extents.mark_free(*extent).expect("allocated by the same owner");
         }
     }
 }
