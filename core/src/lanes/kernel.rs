@@ -130,17 +130,28 @@ fn compress<const N: usize, L: Lanes<N>>(
     v[13] = L::splat(0);
     v[14] = L::load(lengths);
     v[15] = L::splat(u32::from(flags));
-    for s in &SCHEDULE {
-        mix(&mut v, [0, 4, 8, 12], m[s[0]], m[s[1]]);
-        mix(&mut v, [1, 5, 9, 13], m[s[2]], m[s[3]]);
-        mix(&mut v, [2, 6, 10, 14], m[s[4]], m[s[5]]);
-        mix(&mut v, [3, 7, 11, 15], m[s[6]], m[s[7]]);
-        mix(&mut v, [0, 5, 10, 15], m[s[8]], m[s[9]]);
-        mix(&mut v, [1, 6, 11, 12], m[s[10]], m[s[11]]);
-        mix(&mut v, [2, 7, 8, 13], m[s[12]], m[s[13]]);
-        mix(&mut v, [3, 4, 9, 14], m[s[14]], m[s[15]]);
-    }
+    // Not a loop, which a compiler may keep: words of the message are then looked up.
+    round::<0, N, L>(&mut v, &m);
+    round::<1, N, L>(&mut v, &m);
+    round::<2, N, L>(&mut v, &m);
+    round::<3, N, L>(&mut v, &m);
+    round::<4, N, L>(&mut v, &m);
+    round::<5, N, L>(&mut v, &m);
+    round::<6, N, L>(&mut v, &m);
     core::array::from_fn(|i| v[i].xor(v[i + 8]))
+}
+
+#[inline(always)]
+fn round<const ROUND: usize, const N: usize, L: Lanes<N>>(v: &mut [L; 16], m: &[L; 16]) {
+    let s = const { SCHEDULE[ROUND] };
+    mix(v, [0, 4, 8, 12], m[s[0]], m[s[1]]);
+    mix(v, [1, 5, 9, 13], m[s[2]], m[s[3]]);
+    mix(v, [2, 6, 10, 14], m[s[4]], m[s[5]]);
+    mix(v, [3, 7, 11, 15], m[s[6]], m[s[7]]);
+    mix(v, [0, 5, 10, 15], m[s[8]], m[s[9]]);
+    mix(v, [1, 6, 11, 12], m[s[10]], m[s[11]]);
+    mix(v, [2, 7, 8, 13], m[s[12]], m[s[13]]);
+    mix(v, [3, 4, 9, 14], m[s[14]], m[s[15]]);
 }
 
 /// One quarter round on four state words of each lane.

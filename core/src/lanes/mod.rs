@@ -13,16 +13,18 @@
 //! the last one's, the first has the flag `CHUNK_START`, the last `CHUNK_END | ROOT`.
 //!
 //! The unsafe code here is calls into functions that are compiled for an instruction set whose
-//! presence was checked. Nothing allocates.
+//! presence was checked, and loads and stores of registers. Nothing allocates.
 #![cfg_attr(
-    target_arch = "x86_64",
-    expect(unsafe_code, reason = "calls of functions compiled for a detected instruction set")
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_feature = "neon")),
+    expect(unsafe_code, reason = "calls of functions compiled for an instruction set")
 )]
 #![cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "other processors have no lanes yet and hash one by one")
+    not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_feature = "neon"))),
+    allow(dead_code, reason = "other processors have no lanes and hash one by one")
 )]
 mod kernel;
+#[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -126,6 +128,9 @@ fn short<const BYTES: usize>(messages: &[[u8; BYTES]], lens: &[u8], out: &mut [[
             return unsafe { x86::short_avx2(messages, lens, out) };
         }
     }
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+    kernel::short_lanes::<4, BYTES, neon::Wide4>(messages, lens, out);
+    #[cfg(not(all(target_arch = "aarch64", target_feature = "neon")))]
     for ((message, len), out) in messages.iter().zip(lens).zip(out) {
         *out = *blake3::hash(&message[..usize::from(*len)]).as_bytes();
     }
@@ -176,6 +181,8 @@ mod tests {
         ];
         #[cfg(target_arch = "x86_64")]
         all.extend(x86::tests::kernels());
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+        all.push(short_lanes::<4, BYTES, neon::Wide4>);
         all
     }
 
