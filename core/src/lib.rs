@@ -62,6 +62,11 @@
 #![no_std]
 #![warn(missing_debug_implementations)]
 
+#[cfg(target_endian = "big")]
+compile_error!(
+    "Pleach is tested on little-endian processors alone; docs/stability.md, \"Platforms\", says which"
+);
+
 extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;

@@ -60,7 +60,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "Pleach runs on Linux alone; what verifies proofs elsewhere is the crate pleach-core"
+    "Pleach runs on Linux alone, and what verifies proofs elsewhere is the crate pleach-core; \
+     docs/stability.md, \"Windows and macOS\", says what is missing"
 );
 
 mod buffer;
