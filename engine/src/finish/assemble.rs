@@ -205,7 +205,11 @@ fn all_parts(
         let node = match node_in_view(batch, &prefix)? {
             Some(node) => node,
             // The region has changed since the view: fold all that lies below the prefix now.
-            None => fold_below(workers, batch, &prefix)?,
+            None => {
+                let node = fold_below(workers, batch, &prefix)?;
+                batch.view.keep_past_node(&prefix, node);
+                node
+            }
         };
         parts.push((prefix, RootPart::Node(node)));
     }
@@ -218,6 +222,10 @@ fn node_in_view(batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
     let own = batch.db.index.with_region(prefix.first_key(), |region, state| {
         (region.prefix() == prefix).then_some((*state.own_node(), state.last_commit()))
     });
+    let is_past = own.is_none_or(|(_, last_commit)| last_commit > batch.view.base);
+    if is_past && let Some(node) = batch.view.kept_past_node(prefix) {
+        return Ok(Some(node));
+    }
     // Undo is read after the region: a commit in between has marked the region.
     let then = match own {
         None => PastNode::Unrecorded,
@@ -225,7 +233,12 @@ fn node_in_view(batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
         Some((own, _)) => batch.view.past_region_node(prefix)?.or_else(|| PastNode::Recorded(own)),
     };
     Ok(match batch.view.overlay_node(prefix).or_else(|| then) {
-        PastNode::Recorded(node) => Some(node),
+        PastNode::Recorded(node) => {
+            if is_past {
+                batch.view.keep_past_node(prefix, node);
+            }
+            Some(node)
+        }
         PastNode::Unchanged | PastNode::Unrecorded => None,
     })
 }

@@ -99,6 +99,39 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     session.finish(vec![put]).expect("finished").commit().expect("committed");
 }
 
+/// A proof of an old state asks the history for the node of each region that has changed since; the next one of the same
+/// session has these nodes in memory, and is refused where one of them is wrong.
+#[test]
+fn a_session_on_an_old_commit_keeps_the_nodes_of_regions_between_proofs() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let options = Options::new("sim").create(true).cache_mib(8).threads(1).history(9).small();
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let db = Db::open_on(disk.clone(), runtime, options).expect("opened");
+    let key = |at: u64| Hasher::BLAKE3.hash(&at.to_be_bytes());
+    let pairs = (0..20_000).map(|at| (key(at), Value::from(vec![1; 100])));
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
+    let (old, root) = (db.commit_number(), db.root());
+    let new = db.session(SessionOptions::new()).expect("a session");
+    let batch: Vec<_> = (0..2_000).map(|at| Access::write(key(at), None)).collect();
+    new.finish(batch).expect("finished").commit().expect("committed");
+    let index = db.state().index.load_full();
+    let (first, last) = (index.regions()[0].prefix(), index.regions().last().expect("some"));
+    assert_ne!(first, last.prefix(), "several regions");
+    for (commit, keeps) in [(old, true), (db.commit_number(), false)] {
+        let session = db.at(commit).expect("in the history");
+        let proof = session.prove(first.first_key()).expect("proven");
+        proof.verify(Hasher::BLAKE3, &session.root()).expect("right");
+        assert_eq!(session.view().kept_past_node(last.prefix()).is_some(), keeps);
+    }
+    let session = db.at(old).expect("in the history");
+    session.prove(first.first_key()).expect("proven");
+    let again = session.prove(last.prefix().first_key()).expect("proven");
+    again.verify(Hasher::BLAKE3, &root).expect("right");
+    session.view().keep_past_node(last.prefix(), Node::new([0x66; 32]));
+    let refused = session.prove(first.first_key()).expect_err("a wrong node");
+    assert!(matches!(&refused, Error::Corrupt(Contradiction::NodesInMemory { .. })), "{refused}");
+}
+
 /// A small batch has chunks for all workers.
 #[test]
 fn chunks_are_small_where_there_is_little() {

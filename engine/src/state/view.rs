@@ -3,10 +3,12 @@
 //! A session has one pin, and a view for each namespace that it reads ([`View::for_namespace`]). A reader looks in
 //! overlays first and in undo last; undo that is only on the device is read by the calling thread.
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyState;
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
@@ -25,6 +27,9 @@ pub(crate) struct View {
     pub(crate) base: u64,
     pub(crate) namespace: u8,
     overlays: NamespaceChain,
+    /// Nodes of regions in this state that were looked up in undo or folded: they stay what they are, and each lookup
+    /// asks all runs of the history.
+    past_nodes: Mutex<HashMap<Prefix, Node>>,
     undo: Arc<Undo>,
     pin: Arc<ProcessBound<PinGuard>>,
 }
@@ -53,7 +58,8 @@ impl View {
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.build_tries();
         let pin = Arc::new(ProcessBound::new(PinGuard { id, undo: Arc::clone(&undo) }));
-        Self { base: id.0, namespace: 0, overlays: overlays.for_namespace(0), undo, pin }
+        let overlays = overlays.for_namespace(0);
+        Self { base: id.0, namespace: 0, overlays, past_nodes: Mutex::default(), undo, pin }
     }
 
     /// A view of another namespace of the same state, under the same pin.
@@ -62,6 +68,7 @@ impl View {
             base: self.base,
             namespace,
             overlays: self.overlays.chain().for_namespace(namespace),
+            past_nodes: Mutex::default(),
             undo: Arc::clone(&self.undo),
             pin: Arc::clone(&self.pin),
         }
@@ -154,6 +161,16 @@ impl View {
         }
         merge_changes(&mut all, 0, changes.into_iter());
         all
+    }
+
+    /// The node of a prefix in this state, if it was kept ([`Self::keep_past_node`]).
+    pub(crate) fn kept_past_node(&self, prefix: &Prefix) -> Option<Node> {
+        self.past_nodes.lock().get(prefix).copied()
+    }
+
+    /// Keeps the node of a prefix in this state, which later commits have changed, for the next proof.
+    pub(crate) fn keep_past_node(&self, prefix: &Prefix, node: Node) {
+        self.past_nodes.lock().insert(*prefix, node);
     }
 
     /// The node of a region's prefix in the view's commit, which is older than the region's last commit.
