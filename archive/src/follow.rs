@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pleach::{Db, Hasher, Options, Roots};
 use pleach_ops::export::{
-    ChangeReader, ImportOptions, StreamError, StreamReader, apply_changes, import,
+    ChangeReader, ImportOptions, StreamError, StreamReader, Trust, apply_changes, import,
 };
 use pleach_ops::{Error, finish, open_unfinished};
 
@@ -349,7 +349,7 @@ impl Follower {
                 return Err(damaged(piece, OTHER_PIECE));
             }
             own(piece, head.database, Some(self.database))?;
-            apply_changes(&self.db, reader).map(drop).map_err(wrong)
+            apply_changes(&self.db, reader, Trust::Sender).map(drop).map_err(wrong)
         };
         apply().map_err(|error| place_damage(error, &self.listing, piece, self.options.commit))
     }

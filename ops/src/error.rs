@@ -159,6 +159,14 @@ pub enum StreamError {
         /// The commit that should be the newer one.
         to: u64,
     },
+    /// The stream has what the trusted root does not prove.
+    #[error(
+        "the stream has {what}, which no root proves: apply it as one of a sender that is trusted, or restore an archive"
+    )]
+    Unproven {
+        /// What it has.
+        what: String,
+    },
     /// The changes would not fit one commit of the database that they are applied to.
     #[error(
         "the changes from commit {from} to {to} take more than {limit} bytes, the limit of one stream: \

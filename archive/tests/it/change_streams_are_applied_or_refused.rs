@@ -3,7 +3,10 @@
 
 use pleach::{Db, SessionOptions};
 use pleach_ops::Error;
-use pleach_ops::export::{ApplyReport, ChangeReader, StreamError, apply_changes, export_changes};
+use pleach_ops::export::{
+    ApplyReport, ChangeReader, StreamError, Trust, apply_changes, export_changes,
+    export_proven_changes,
+};
 
 use crate::common::{Key, World, commit, key, open, put, state_of};
 
@@ -17,7 +20,7 @@ fn stream(db: &Db, from: u64, to: u64) -> Result<Vec<u8>, Error> {
 }
 
 fn apply(db: &Db, stream: &[u8]) -> Result<ApplyReport, Error> {
-    apply_changes(db, ChangeReader::new(stream)?)
+    apply_changes(db, ChangeReader::new(stream)?, Trust::Sender)
 }
 
 /// Namespace 1 goes, 2 and 7 come, between commits 3 and 7. A second database is at the first of them.
@@ -57,6 +60,49 @@ fn a_stream_takes_a_database_from_one_commit_to_the_other() {
         matches!(refused, Error::Stream(StreamError::OtherState { namespace: 0, from: 3, to: 7 })),
         "{refused}"
     );
+}
+
+#[test]
+fn a_stream_of_a_stranger_has_only_what_the_root_proves() {
+    let (world, copy, [from, to]) = two();
+    let hasher = copy.hasher().expect("open");
+    let by_root =
+        |stream: &[u8], root| apply_changes(&copy, ChangeReader::new(stream)?, Trust::Root(root));
+    let before = (copy.commit_number(), copy.roots());
+    let unproven = |refused: Error, had: &str| {
+        assert!(
+            matches!(&refused, Error::Stream(StreamError::Unproven { what }) if what.contains(had)),
+            "{refused}"
+        );
+        assert_eq!((copy.commit_number(), copy.roots()), before);
+    };
+    let over_all = world.db.roots().over_all(hasher);
+    unproven(
+        by_root(&stream(&world.db, from, to).expect("written"), over_all).expect_err("plain"),
+        "plain namespace 7",
+    );
+    // Without the plain namespace, and with a blob.
+    world.db.drop_namespace(PLAIN).expect("dropped");
+    let newest = world.db.commit_number();
+    assert_eq!(world.db.roots().over_all(hasher), over_all);
+    unproven(
+        by_root(&stream(&world.db, from, newest).expect("written"), over_all).expect_err("a blob"),
+        "a blob",
+    );
+    // Another state than the one that is wanted.
+    let mut proven = Vec::new();
+    let sessions = [from, to].map(|commit| world.db.at(commit).expect("in the history"));
+    export_proven_changes(&sessions[0], &sessions[1], &mut proven).expect("written");
+    let refused = by_root(&proven, before.1.over_all(hasher)).expect_err("another root");
+    assert!(
+        matches!(refused, Error::Db(pleach::Error::OtherRoot { found, .. }) if found == over_all),
+        "{refused}"
+    );
+    assert_eq!((copy.commit_number(), copy.roots()), before);
+    let report = by_root(&proven, over_all).expect("applied");
+    assert_eq!((copy.roots().over_all(hasher), copy.blob()), (over_all, vec![1]));
+    assert_eq!(report.changes, 3, "those of the plain namespace are left out");
+    assert!(by_root(&proven, over_all).expect("nothing to do").already_there);
 }
 
 #[test]

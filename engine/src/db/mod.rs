@@ -239,6 +239,27 @@ impl Db {
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
 
+    /// The newest commit of the history with this root: that of namespace 0 or of another one, or the root over all
+    /// ([`Roots::over_all`]). `None` where no commit has it. Looks at one commit after the other, from the newest on.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub fn commit_of_root(&self, root: &Node) -> Result<Option<u64>> {
+        let hasher = self.hasher()?;
+        for commit in self.history().rev() {
+            let roots = match self.commit_at(commit) {
+                Ok(found) => found.roots,
+                // The history has moved on meanwhile.
+                Err(Error::SnapshotTooOld { .. }) => break,
+                Err(error) => return Err(error),
+            };
+            if roots.iter().any(|(_, of)| of == *root) || roots.over_all(hasher) == *root {
+                return Ok(Some(commit));
+            }
+        }
+        Ok(None)
+    }
+
     /// The commit that a rollback went back to; `None` for a commit that is no rollback. A rollback has the state of
     /// this older commit; the commits in between are still in the history. Commits that a restore, a follower or a
     /// repair has made again are no rollbacks.

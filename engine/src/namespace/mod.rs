@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use pleach_beatree::Value;
 use pleach_beatree::cache::CachedPage;
+use pleach_core::prefix::common_len;
 use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
-use pleach_core::{Key, Node};
+use pleach_core::range::key_before;
+use pleach_core::{Key, Node, Prefix};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use self::prove::{differing_keys, keys_of, part_end, prove_change, prove_range};
@@ -40,8 +42,10 @@ pub use iter::Iter;
 const PAGES_OF_A_KEY: u32 = 4;
 /// Keys whose pages are read together and then looked up: the pages are to stay in a small cache until then.
 const KEYS_AT_ONCE: usize = 1024;
-/// Keys of a part in a replica, for lookups of many keys and for comparisons of two states.
+/// Keys of a part in a replica, for lookups of many keys.
 const REPLICA_KEYS: usize = 256;
+/// Two states are compared in 2 to the power of this many parts of a range.
+const PART_BITS: u16 = 8;
 
 /// A namespace of the state that a session reads, made by [`Session::namespace`](crate::Session::namespace); a session
 /// itself is its namespace 0. Any number of threads may use one.
@@ -457,25 +461,59 @@ impl Namespace {
         })
     }
 
-    /// The keys that differ between this state and another one of the same trie, in order; all of them are held in
-    /// memory.
-    #[doc(hidden)]
-    pub fn changed_keys(&self, to: &Self) -> Result<Vec<Key>> {
-        // In a replica in parts: when pages move during a part, only that part is read again.
-        let parts = if self.0.db.replica.is_some() { REPLICA_KEYS } else { 1 };
-        let step = 256 / parts;
-        let mut keys = Vec::new();
-        for part in 0..parts {
-            let (mut first, mut last): (Key, Key) = ([0; 32], [0xff; 32]);
-            first[0] = u8::try_from(part * step).expect("a byte");
-            last[0] = u8::try_from(part * step + step - 1).expect("a byte");
-            let part = first..=last;
+    /// [`Self::prove_change`] of the beginning of a range, with at most so many changed keys (one at least), and the
+    /// proven range of keys: its end is the end of the range, or lies before the first change that is left out. The rest
+    /// of the range is for the next call.
+    ///
+    /// # Errors
+    /// As [`Self::prove_change`].
+    pub fn prove_change_part(
+        &self,
+        to: &Self,
+        range: impl RangeBounds<Key>,
+        changes: usize,
+    ) -> Result<(ChangeProof, RangeInclusive<Key>)> {
+        let (_, keys) = self.changed_keys(to, range, changes)?;
+        Ok((self.prove_change(to, keys.clone())?, keys))
+    }
+
+    /// The keys of a range that differ between this state and another one, in order: the first ones, at most so many
+    /// (one at least), and the range of keys of which these are all; its end is as in [`Self::prove_change_part`]. They
+    /// are found in undo and overlays, of which up to a 256th of the range is in memory at a time.
+    ///
+    /// Blocks while it reads undo that is on the device.
+    ///
+    /// # Errors
+    /// As [`Self::prove_change`]; a plain namespace has changed keys, too.
+    pub fn changed_keys(
+        &self,
+        to: &Self,
+        range: impl RangeBounds<Key>,
+        most: usize,
+    ) -> Result<(Vec<Key>, RangeInclusive<Key>)> {
+        let range = keys_of(&range)?;
+        self.check_same_trie(to)?;
+        let (first, last, most) = (*range.start(), *range.end(), most.max(1));
+        // In parts, so that little more than what is asked for is in memory. In a replica a part is read again when its
+        // pages move.
+        let whole = most == usize::MAX && self.0.db.replica.is_none();
+        let bits = if whole { 0 } else { PART_BITS };
+        let depth = (common_len(&first, &last) + bits).min(256);
+        let (mut keys, mut part) = (Vec::new(), Some(Prefix::new(&first, depth)));
+        while let Some(at) = part.filter(|at| *at.first_key() <= last) {
+            let within = first.max(*at.first_key())..=last.min(at.last_key());
             let (from, to_view) = (self.view(), to.view());
             keys.extend(self.run_read(|| {
-                to.run_read(|| differing_keys(&self.0.engine, &self.0.db, from, to_view, &part))
+                to.run_read(|| differing_keys(&self.0.engine, &self.0.db, from, to_view, &within))
             })?);
+            if let Some(next) = keys.get(most) {
+                let end = key_before(next).expect("a key comes before it");
+                keys.truncate(most);
+                return Ok((keys, first..=end));
+            }
+            part = at.next();
         }
-        Ok(keys)
+        Ok((keys, range))
     }
 
     /// Checks that another state is one of the same trie, which it is not when the namespace was dropped and added

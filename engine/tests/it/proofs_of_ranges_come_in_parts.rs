@@ -7,6 +7,7 @@ use pleach::{Access, Db, Error, Hasher, Key, Options, SessionOptions, Value};
 use pleach_core::range::{key_after, with_prefix};
 
 use crate::common::{commit, uniform};
+use pleach::proof::ChangeProof;
 
 fn database(pairs: u64) -> (Db, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -42,6 +43,59 @@ fn parts_have_all_pairs_of_the_range_and_no_more_than_asked_for() {
         assert!(found == keys[10..=189], "{at_most} a part");
         assert_eq!(parts, 180_usize.div_ceil(at_most.max(1)), "{at_most} a part");
     }
+}
+
+#[test]
+fn parts_of_a_change_have_all_changed_keys_and_no_more_than_asked_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path()).create(true).history(10).small();
+    let db = Db::open(options).expect("created");
+    let write = |id: u64, to: Option<u64>| {
+        Access::write(uniform(id), to.map(|to| Value::from(&to.to_be_bytes())))
+    };
+    let old = commit(&db, (0..200).map(|id| write(id, Some(1))).collect());
+    // Changed, deleted, new, written as it was; and changed twice.
+    commit(
+        &db,
+        (0..90).map(|id| write(id, Some(2))).chain((90..120).map(|id| write(id, None))).collect(),
+    );
+    let again =
+        (150..180).map(|id| write(id, Some(1))).chain((300..330).map(|id| write(id, Some(3))));
+    let new = commit(&db, again.chain((0..9).map(|id| write(id, Some(4)))).collect());
+    let (from, to) = (db.at(old).expect("there"), db.at(new).expect("there"));
+    let mut changed: Vec<Key> = (0..120).chain(300..330).map(uniform).collect();
+    changed.sort_unstable();
+    assert_eq!(
+        from.changed_keys(&to, .., usize::MAX).expect("found"),
+        (changed.clone(), [0; 32]..=[0xff; 32])
+    );
+    let within = changed[10]..=changed[139];
+    for at_most in [0, 1, 7, 129, 130, 131] {
+        let (mut first, mut found, mut parts) = (*within.start(), Vec::new(), 0);
+        loop {
+            let (keys, of) = from.changed_keys(&to, first..=*within.end(), at_most).expect("found");
+            let part = from.prove_change_part(&to, first..=*within.end(), at_most).expect("proven");
+            let (proof, covered) = part;
+            assert_eq!((&of, *covered.start()), (&covered, first));
+            let proof = ChangeProof::from(Vec::from(proof));
+            let verified = proof
+                .verify(Hasher::BLAKE3, &from.root(), &to.root(), covered.clone())
+                .expect("holds");
+            assert!(verified.changes().map(|change| change.0).eq(keys.iter().copied()));
+            assert!(keys.len() <= at_most.max(1));
+            found.extend(keys);
+            parts += 1;
+            if covered.end() == within.end() {
+                break;
+            }
+            first = key_after(covered.end()).expect("the range ends before");
+        }
+        assert!(found == changed[10..=139], "{at_most} a part");
+        assert_eq!(parts, 130_usize.div_ceil(at_most.max(1)), "{at_most} a part");
+    }
+    assert_eq!(db.commit_of_root(&from.root()).expect("read"), Some(old));
+    assert_eq!(db.commit_of_root(&db.roots().over_all(Hasher::BLAKE3)).expect("read"), Some(new));
+    assert_eq!(db.commit_of_root(&[7; 32].into()).expect("read"), None);
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::io::Read;
 use pleach::internals::roots::TrieRoot;
 use pleach::{Access, AccessKind, Db, Roots, SessionOptions};
 use pleach_beatree::Value;
-use pleach_core::{Node, TERMINATOR};
+use pleach_core::proof::roots;
+use pleach_core::{Hasher, Node, TERMINATOR};
 use pleach_journal::format::record::MAX_RECORD;
 
 use super::change_head::{ChangeHead, ChangeNamespace};
@@ -20,6 +21,17 @@ use crate::replay;
 
 /// Bytes of keys and values that a stream may have: they are in memory before any root can be compared.
 const LIMIT: u64 = 4 * MAX_RECORD;
+
+/// What the sender of a change stream is trusted with. Roots prove the pairs of Merkle namespaces: neither the blob nor
+/// plain namespaces, and not that the new state is the one that was wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The sender is trusted with all of it: an archive of one's own.
+    Sender,
+    /// The sender is a stranger, and this root over all ([`Roots::over_all`]), from a source that is trusted, is the one
+    /// that the changes must lead to. A stream with plain namespaces or a blob is refused; the blob stays as it is.
+    Root(Node),
+}
 
 /// The result of applying a change stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +61,21 @@ pub struct ApplyReport {
 /// [`OtherRoot`](pleach::Error::OtherRoot) when the changes do not lead to the root that the stream names;
 /// [`NamespaceInUse`](pleach::Error::NamespaceInUse) when a namespace is to be added of which an older one can still be
 /// read: with a shorter history ([`Options::history`](pleach::Options::history)) it is free; and those of a commit;
-/// [`StreamError::TooLarge`] for more than 4 GiB. The database is in the state before the changes, where namespaces may
+/// [`StreamError::TooLarge`] for more than 4 GiB; with [`Trust::Root`] [`StreamError::Unproven`], and
+/// [`OtherRoot`](pleach::Error::OtherRoot) before anything is changed. The database is in the state before the changes, where namespaces may
 /// have been added, or, after an error of a drop, in the one after them: applied again, the stream goes on.
-pub fn apply_changes(db: &Db, mut reader: ChangeReader<impl Read>) -> Result<ApplyReport> {
-    let head = reader.head().clone();
-    if head.hasher != db.hasher()?.id() {
-        return Err(StreamError::Hasher { expected: db.hasher()?.id(), found: head.hasher }.into());
+pub fn apply_changes(
+    db: &Db,
+    mut reader: ChangeReader<impl Read>,
+    trust: Trust,
+) -> Result<ApplyReport> {
+    let (mut head, hasher) = (reader.head().clone(), db.hasher()?);
+    if head.hasher != hasher.id() {
+        return Err(StreamError::Hasher { expected: hasher.id(), found: head.hasher }.into());
+    }
+    if let Trust::Root(root) = trust {
+        check_proven(&head, hasher, root)?;
+        head.blob = db.blob();
     }
     check_state(&db.roots(), &head)?;
     let (mut accesses, mut bytes) = (Vec::new(), 0_u64);
@@ -94,6 +115,24 @@ pub fn apply_changes(db: &Db, mut reader: ChangeReader<impl Read>) -> Result<App
     let (from, to, commit) = (head.from, head.to, db.commit_number());
     let already_there = already_there && !dropped;
     Ok(ApplyReport { from, to, commit, changes, already_there })
+}
+
+/// Refuses what the root over all does not prove.
+fn check_proven(head: &ChangeHead, hasher: Hasher, expected: Node) -> Result<()> {
+    if let Some(plain) = head.namespaces.iter().find(|one| one.plain) {
+        return Err(
+            StreamError::Unproven { what: format!("plain namespace {}", plain.number) }.into()
+        );
+    }
+    if !head.blob.is_empty() {
+        return Err(StreamError::Unproven { what: "a blob".to_owned() }.into());
+    }
+    let after = head.namespaces.iter().filter_map(|one| Some((one.number, one.after.as_ref()?)));
+    let found = roots::over_all(hasher, after);
+    if found != expected {
+        return Err(pleach::Error::OtherRoot { expected, found }.into());
+    }
+    Ok(())
 }
 
 /// True when a namespace has this root. Of a plain one only its existence is compared.

@@ -50,13 +50,36 @@ pub struct ChangeReport {
 /// [`ForeignSession`](pleach::Error::ForeignSession) for sessions of two opens, and for a namespace that was dropped
 /// and added again between the two commits; those of reading ([`Namespace::read`](pleach::Namespace::read)).
 pub fn export_changes(older: &Session, newer: &Session, to: impl Write) -> Result<ChangeReport> {
+    export(older, newer, to, false)
+}
+
+/// [`export_changes`] for strangers: of what the root over all proves, so without blob and plain namespaces
+/// ([`Trust::Root`](super::Trust::Root)).
+///
+/// # Errors
+/// As [`export_changes`].
+pub fn export_proven_changes(
+    older: &Session,
+    newer: &Session,
+    to: impl Write,
+) -> Result<ChangeReport> {
+    export(older, newer, to, true)
+}
+
+fn export(
+    older: &Session,
+    newer: &Session,
+    to: impl Write,
+    proven_alone: bool,
+) -> Result<ChangeReport> {
     let (from, through) = (older.commit_number(), newer.commit_number());
     if from >= through {
         return Err(StreamError::Order { from, to: through }.into());
     }
     let namespaces = change_head::namespaces(older.roots(), newer.roots());
-    let namespaces = namespaces.ok_or(pleach::Error::ForeignSession)?;
-    let blob = newer.blob().to_vec();
+    let mut namespaces = namespaces.ok_or(pleach::Error::ForeignSession)?;
+    namespaces.retain(|one| !(proven_alone && one.plain));
+    let blob = if proven_alone { Vec::new() } else { newer.blob().to_vec() };
     let database = Some(newer.database());
     let head =
         ChangeHead { hasher: older.hasher().id(), database, from, to: through, blob, namespaces };
@@ -100,7 +123,7 @@ fn write_namespace(
     if namespace.is_unchanged() {
         return Ok(());
     }
-    for keys in then.changed_keys(now)?.chunks(AHEAD) {
+    for keys in then.changed_keys(now, .., usize::MAX)?.0.chunks(AHEAD) {
         now.prefetch(keys);
         for key in keys {
             writer.record(key, now.read(key)?.as_deref())?;

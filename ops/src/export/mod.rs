@@ -40,9 +40,9 @@ use crate::error::Result;
 
 pub use crate::error::StreamError;
 pub use crate::export::format::{CHANGES_VERSION, VERSION};
-pub use apply::{ApplyReport, apply_changes};
+pub use apply::{ApplyReport, Trust, apply_changes};
 pub use change_head::{ChangeHead, ChangeNamespace};
-pub use changes::{ChangeReader, ChangeReport, export_changes};
+pub use changes::{ChangeReader, ChangeReport, export_changes, export_proven_changes};
 pub use import::{ImportOptions, ImportReport, import};
 pub use reader::{StreamHead, StreamNamespace, StreamReader};
 pub use writer::ExportReport;
