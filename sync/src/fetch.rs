@@ -14,7 +14,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::frames::{Frame, Frames, Target};
 use crate::limits::{LEAST_ANSWER, Limits};
 use crate::ranges::KeyRange;
-use crate::wire::{Ask, Part, PartAsk, VerifiedPart, decode_roots, verify_part};
+use crate::wire::{Ask, Part, PartAsk, VerifiedPart, bytes_before_last, decode_roots, verify_part};
 
 /// How long a server rests after its first failure in a row; twice as long after each further one.
 const REST: Duration = Duration::from_secs(1);
@@ -297,7 +297,11 @@ impl Fetch {
         part: &PartFlight,
         answer: &[u8],
     ) -> Result<Option<VerifiedPart>, &'static str> {
-        let PartAsk { first, last, .. } = part.asked;
+        let PartAsk { first, last, bytes, .. } = part.asked;
+        // Nothing is hashed for a server that gives what nobody asked for.
+        if bytes_before_last(answer)? > bytes as usize {
+            return Err("more than was asked for");
+        }
         let root = &self.namespaces[part.namespace].root;
         let verified = verify_part(answer, self.target.hasher, root, &first, &last)?;
         if verified.end < last && verified.bytes < LEAST_ANSWER as usize / 2 {

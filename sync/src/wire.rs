@@ -244,6 +244,19 @@ impl<'a> Iterator for Pairs<'a> {
     }
 }
 
+/// Bytes of the encoded pairs of an answer before the last one.
+pub(crate) fn bytes_before_last(answer: &[u8]) -> Result<usize, &'static str> {
+    let mut pairs = Part::parse(answer)?.pairs;
+    let (all, mut before) = (pairs.bytes(), 0);
+    while pairs.bytes() > 0 {
+        before = all - pairs.bytes();
+        if let Some(Err(what)) = pairs.next() {
+            return Err(what);
+        }
+    }
+    Ok(before)
+}
+
 /// A part that is what the root has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifiedPart {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "core",
     "io",
     "beatree",
@@ -14,6 +14,7 @@ const CRATES: [&str; 14] = [
     "engine",
     "ops",
     "archive",
+    "sync",
     "bindings/c",
     "bindings/nomt",
     "cli",

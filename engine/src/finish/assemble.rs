@@ -202,14 +202,13 @@ fn all_parts(
             covered = Some(at);
             continue;
         }
-        let node = match node_in_view(batch, &prefix)? {
-            Some(node) => node,
+        let node = if let Some(node) = node_in_view(batch, &prefix)? {
+            node
+        } else {
             // The region has changed since the view: fold all that lies below the prefix now.
-            None => {
-                let node = fold_below(workers, batch, &prefix)?;
-                batch.view.keep_past_node(&prefix, node);
-                node
-            }
+            let node = fold_below(workers, batch, &prefix)?;
+            batch.view.keep_past_node(&prefix, node);
+            node
         };
         parts.push((prefix, RootPart::Node(node)));
     }

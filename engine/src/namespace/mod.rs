@@ -506,8 +506,7 @@ impl Namespace {
             keys.extend(self.run_read(|| {
                 to.run_read(|| differing_keys(&self.0.engine, &self.0.db, from, to_view, &within))
             })?);
-            if let Some(next) = keys.get(most) {
-                let end = key_before(next).expect("a key comes before it");
+            if let Some(end) = keys.get(most).and_then(key_before) {
                 keys.truncate(most);
                 return Ok((keys, first..=end));
             }

