@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use pleach::load::LoadOptions;
-use pleach::{Db, Key, Node, Options, Value};
+use pleach::proof::roots::NamespaceRoots;
+use pleach::{Db, Hasher, Key, Node, Options, Value};
 use pleach_core::TERMINATOR;
 use pleach_ops::{finish, open_unfinished};
 
@@ -73,10 +74,67 @@ struct ServerRecord {
     rests_until: Duration,
 }
 
-/// A question's number, given back with the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Stands for a question. It judges the answer, on any thread.
+#[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Ticket(u64);
+pub struct Ticket {
+    number: u64,
+    hasher: Hasher,
+    limits: Limits,
+    of: Asked,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// The namespaces of a root over all.
+    Roots(Node),
+    /// A part of the namespace with this root.
+    Part(Node, PartAsk),
+}
+
+/// An answer that was judged.
+#[derive(Debug)]
+#[must_use]
+pub struct Judged<'a> {
+    ticket: u64,
+    answer: &'a [u8],
+    found: Result<Found, &'static str>,
+}
+
+#[derive(Debug)]
+enum Found {
+    Roots(NamespaceRoots),
+    Part(VerifiedPart),
+}
+
+impl Ticket {
+    /// Verifies the answer. Most of a fetch's time goes here: several threads may judge at a time.
+    pub fn judge<'a>(&self, answer: &'a [u8]) -> Judged<'a> {
+        let found = match self.of {
+            _ if answer.len() > self.limits.most_bytes() => Err("an answer that is too long"),
+            Asked::Roots(root) => decode_roots(answer, self.hasher, &root).map(Found::Roots),
+            Asked::Part(root, ask) => self.judge_part(answer, &root, &ask).map(Found::Part),
+        };
+        Judged { ticket: self.number, answer, found }
+    }
+
+    fn judge_part(
+        &self,
+        answer: &[u8],
+        root: &Node,
+        ask: &PartAsk,
+    ) -> Result<VerifiedPart, &'static str> {
+        // Nothing is hashed for a server that gives what nobody asked for.
+        if bytes_before_last(answer)? > ask.bytes as usize {
+            return Err("more than was asked for");
+        }
+        let verified = verify_part(answer, self.hasher, root, &ask.first, &ask.last)?;
+        if verified.end < ask.last && verified.bytes < LEAST_ANSWER as usize / 2 {
+            return Err("less than an answer has to have");
+        }
+        Ok(verified)
+    }
+}
 
 /// What became of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,8 +235,13 @@ impl Fetch {
             (Some(PartFlight { namespace, range, asked }), Ask::Part(asked))
         };
         self.tickets += 1;
-        self.flights.push(Flight { ticket: self.tickets, server, since: now, part });
-        Some((Ticket(self.tickets), ask))
+        let of = match &part {
+            None => Asked::Roots(self.target.root),
+            Some(part) => Asked::Part(self.namespaces[part.namespace].root, part.asked),
+        };
+        let (number, hasher, limits) = (self.tickets, self.target.hasher, self.limits);
+        self.flights.push(Flight { ticket: number, server, since: now, part });
+        Some((Ticket { number, hasher, limits, of }, ask))
     }
 
     /// A range that nobody is asked for, or else the second half of the longest one that another server is asked for.
@@ -202,13 +265,13 @@ impl Fetch {
         let late: Vec<Flight> = self.flights.extract_if(.., is_late).collect();
         for flight in late {
             self.record_failure(flight.server, now, None);
-            self.give_back(flight.part);
+            self.give_back(flight.part.as_ref());
         }
     }
 
-    fn give_back(&mut self, part: Option<PartFlight>) {
+    fn give_back(&mut self, part: Option<&PartFlight>) {
         if let Some(PartFlight { namespace, range, .. }) = part {
-            self.namespaces[namespace].free.push(range);
+            self.namespaces[*namespace].free.push(*range);
         }
     }
 
@@ -224,48 +287,63 @@ impl Fetch {
         record.rests_until = now + rest;
     }
 
-    /// Takes the answer to a question, or the reason why there is none. The calling thread verifies it.
+    /// Judges the answer to a question ([`Ticket::judge`]) and takes it; or takes the reason why there is none.
     ///
     /// # Errors
-    /// [`Error::Folder`] when a right answer cannot be written: its range is asked for again.
+    /// As [`Self::take_judged`].
     pub fn take(
         &mut self,
         of: Ticket,
         answer: Result<&[u8], Refusal>,
         now: Duration,
     ) -> Result<Judgement> {
-        let Some(at) = self.flights.iter().position(|flight| flight.ticket == of.0) else {
-            return Ok(Judgement::Late);
-        };
-        let Flight { server, part, .. } = self.flights.remove(at);
-        let answer = match answer {
-            Ok(answer) => answer,
+        match answer {
+            Ok(_) if self.flight(of.number).is_none() => Ok(Judgement::Late),
+            Ok(answer) => self.take_judged(of.judge(answer), now),
             Err(refusal) => {
+                let Some(Flight { server, part, .. }) = self.end_flight(of.number) else {
+                    return Ok(Judgement::Late);
+                };
                 self.record_failure(server, now, Some(&refusal));
-                self.give_back(part);
-                return Ok(Judgement::Refused);
-            }
-        };
-        let judged = match &part {
-            _ if answer.len() > self.limits.most_bytes() => Err("an answer that is too long"),
-            None => self.judge_roots(answer)?,
-            Some(part) => self.judge_part(part, answer),
-        };
-        match judged {
-            Err(what) => {
-                self.give_back(part);
-                self.exclude(server, what);
-                Ok(Judgement::Lie(what))
-            }
-            Ok(verified) => {
-                let record = self.servers.entry(server).or_default();
-                (record.failures, record.lacks_state) = (0, false);
-                if let (Some(part), Some(verified)) = (part, verified) {
-                    self.keep(part, &verified, answer)?;
-                }
-                Ok(Judgement::Kept)
+                self.give_back(part.as_ref());
+                Ok(Judgement::Refused)
             }
         }
+    }
+
+    /// Takes an answer that was judged: keeps it, or excludes the server that has lied.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] when a right answer cannot be written: its range is asked for again.
+    pub fn take_judged(&mut self, judged: Judged<'_>, now: Duration) -> Result<Judgement> {
+        let Judged { ticket, answer, found } = judged;
+        let Some(Flight { server, part, .. }) = self.end_flight(ticket) else {
+            return Ok(Judgement::Late);
+        };
+        match (found, part) {
+            (Err(what), part) => {
+                self.give_back(part.as_ref());
+                self.exclude(server, what);
+                return Ok(Judgement::Lie(what));
+            }
+            (Ok(Found::Part(verified)), Some(part)) => self.keep(&part, &verified, answer)?,
+            // Two servers may have been asked.
+            (Ok(Found::Roots(roots)), _) if self.namespaces.is_empty() => {
+                self.begin(roots.iter().map(|(number, root)| (number, *root)))?;
+            }
+            (Ok(_), _) => {}
+        }
+        let record = self.servers.entry(server).or_default();
+        (record.failures, record.lacks_state, record.rests_until) = (0, false, now);
+        Ok(Judgement::Kept)
+    }
+
+    fn flight(&self, ticket: u64) -> Option<usize> {
+        self.flights.iter().position(|flight| flight.ticket == ticket)
+    }
+
+    fn end_flight(&mut self, ticket: u64) -> Option<Flight> {
+        self.flight(ticket).map(|at| self.flights.remove(at))
     }
 
     /// A server that has lied is asked no more, and what it was asked for is for others.
@@ -275,42 +353,11 @@ impl Fetch {
         let others: Vec<Flight> =
             self.flights.extract_if(.., |flight| flight.server == server).collect();
         for flight in others {
-            self.give_back(flight.part);
+            self.give_back(flight.part.as_ref());
         }
     }
 
-    fn judge_roots(&mut self, answer: &[u8]) -> Result<Result<Option<VerifiedPart>, &'static str>> {
-        Ok(match decode_roots(answer, self.target.hasher, &self.target.root) {
-            Ok(roots) => {
-                // Two servers may have been asked.
-                if self.namespaces.is_empty() {
-                    self.begin(roots.iter().map(|(number, root)| (number, *root)))?;
-                }
-                Ok(None)
-            }
-            Err(what) => Err(what),
-        })
-    }
-
-    fn judge_part(
-        &self,
-        part: &PartFlight,
-        answer: &[u8],
-    ) -> Result<Option<VerifiedPart>, &'static str> {
-        let PartAsk { first, last, bytes, .. } = part.asked;
-        // Nothing is hashed for a server that gives what nobody asked for.
-        if bytes_before_last(answer)? > bytes as usize {
-            return Err("more than was asked for");
-        }
-        let root = &self.namespaces[part.namespace].root;
-        let verified = verify_part(answer, self.target.hasher, root, &first, &last)?;
-        if verified.end < last && verified.bytes < LEAST_ANSWER as usize / 2 {
-            return Err("less than an answer has to have");
-        }
-        Ok(Some(verified))
-    }
-
-    fn keep(&mut self, part: PartFlight, verified: &VerifiedPart, answer: &[u8]) -> Result<()> {
+    fn keep(&mut self, part: &PartFlight, verified: &VerifiedPart, answer: &[u8]) -> Result<()> {
         let Namespace { number, root, .. } = self.namespaces[part.namespace];
         let held = KeyRange { first: part.asked.first, last: verified.end };
         if let Err(error) = self.frames.keep(number, root, held, answer) {
@@ -381,7 +428,7 @@ impl Fetch {
                 Err(Error::Damaged { .. } | Error::Db(pleach::Error::OtherRoot { .. })) => {
                     return Err(self.set_damage_aside());
                 }
-                done => drop(done?),
+                done => _ = done?,
             }
         }
         db.sync()?;

@@ -43,7 +43,7 @@ mod wire;
 
 pub use catch_up::catch_up;
 pub use error::{Error, Refusal, Result};
-pub use fetch::{Fetch, Judgement, Progress, Ticket};
+pub use fetch::{Fetch, Judged, Judgement, Progress, Ticket};
 pub use frames::Target;
 pub use limits::Limits;
 pub use server::Server;

@@ -47,7 +47,7 @@ impl KeyRange {
 
     /// The share of all keys, by the leading 64 bits.
     pub(crate) fn share(&self) -> f64 {
-        (leading(&self.last) - leading(&self.first)) / (u64::MAX as f64)
+        (leading(&self.last) - leading(&self.first)) / leading(&[0xff; 32])
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use pleach::proof::{Limits as ProofLimits, multi, range, roots::NamespaceRoots};
-use pleach::{Hasher, Key, MAX_VALUE, Node};
+use pleach::{Hasher, Key, MAX_VALUE, Node, ValueHash};
 use pleach_core::hexadecimal::hex;
 use pleach_core::node::value_hash;
 
@@ -137,6 +137,7 @@ impl Head {
 }
 
 /// The answer to [`Ask::Roots`].
+#[expect(clippy::missing_panics_doc, reason = "a namespace is a byte")]
 pub fn encode_roots(roots: &NamespaceRoots, out: &mut Vec<u8>) {
     let count = u16::try_from(roots.iter().count()).expect("at most 256 namespaces");
     out.extend(count.to_le_bytes());
@@ -163,13 +164,13 @@ pub fn decode_roots(
     {
         return Err("roots of namespaces out of order, or without namespace 0");
     }
-    let of =
-        |entry: &[u8; 33]| (entry[0], Node::from(*entry.last_chunk::<32>().expect("33 bytes")));
+    let of = |[number, root @ ..]: &[u8; 33]| (*number, Node::from(*root));
     let roots: NamespaceRoots = entries.iter().map(of).collect();
     if roots.over_all(hasher) == *root { Ok(roots) } else { Err("other roots of namespaces") }
 }
 
 /// The answer to [`Ask::Part`]: the multiproof of the first key and `end`, and the encoded pairs between them.
+#[expect(clippy::missing_panics_doc, reason = "a proof of two keys is short")]
 pub fn encode_part(proof: &[u8], end: &Key, pairs: &[u8], out: &mut Vec<u8>) {
     out.extend(u32::try_from(proof.len()).expect("two paths").to_le_bytes());
     out.extend(proof);
@@ -244,6 +245,36 @@ impl<'a> Iterator for Pairs<'a> {
     }
 }
 
+/// The keys with the hashes of their values. Values of up to 64 bytes are hashed together.
+fn hash_values(hasher: Hasher, pairs: &[(Key, &[u8])]) -> Vec<(Key, ValueHash)> {
+    const TOGETHER: usize = 64;
+    let mut hashed = Vec::with_capacity(pairs.len());
+    let mut out = [[0; 32]; TOGETHER];
+    for pairs in pairs.chunks(TOGETHER) {
+        let (mut messages, mut lens) = ([[0; 64]; TOGETHER], [0; TOGETHER]);
+        let short = |value: &[u8]| u8::try_from(value.len()).ok().filter(|len| *len <= 64);
+        let mut count = 0;
+        for (_, value) in pairs {
+            if let Some(len) = short(value) {
+                messages[count][..value.len()].copy_from_slice(value);
+                lens[count] = len;
+                count += 1;
+            }
+        }
+        let block = messages[..count].as_flattened();
+        hasher.hash_short_many(block, 64, &lens[..count], &mut out[..count]);
+        let mut hashes = out[..count].iter();
+        for (key, value) in pairs {
+            let hash = match short(value) {
+                Some(_) => ValueHash::new(*hashes.next().expect("one for each")),
+                None => value_hash(hasher, value),
+            };
+            hashed.push((*key, hash));
+        }
+    }
+    hashed
+}
+
 /// Bytes of the encoded pairs of an answer before the last one.
 pub(crate) fn bytes_before_last(answer: &[u8]) -> Result<usize, &'static str> {
     let mut pairs = Part::parse(answer)?.pairs;
@@ -281,7 +312,7 @@ pub fn verify_part(
         return Err("a part of another range");
     }
     let bytes = pairs.bytes();
-    let mut hashes = Vec::with_capacity(bytes / 36);
+    let mut pairs_of = Vec::with_capacity(bytes / 36);
     let mut before: Option<Key> = None;
     for pair in pairs {
         let (key, value) = pair?;
@@ -289,8 +320,9 @@ pub fn verify_part(
             return Err("pairs of another range, or out of order");
         }
         before = Some(key);
-        hashes.push((key, value_hash(hasher, value)));
+        pairs_of.push((key, value));
     }
+    let hashes = hash_values(hasher, &pairs_of);
     let count = hashes.len() as u64;
     // The multiproof has the two ends and nothing else, or what it is of is not known.
     let ends = multi::decode(hasher, proof).map_err(|_| "a proof that cannot be decoded")?;

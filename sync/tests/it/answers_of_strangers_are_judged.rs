@@ -50,7 +50,7 @@ const LIES: [(&str, Lie); 17] = [
     ("a length beyond the end", |_, answer| {
         [[0xff, 0xff, 0, 0].as_slice(), &answer[4..400]].concat()
     }),
-    ("cut in the middle", |_, answer| answer[..answer.len() / 2 + 1].to_vec()),
+    ("cut in the middle", |_, answer| answer[..=answer.len() / 2].to_vec()),
     ("a value of four gigabytes", |_, answer| {
         let (proof, end, mut pairs) = cut(answer);
         pairs[32..36].fill(0xff);

@@ -12,7 +12,7 @@ fn two(folder: &std::path::Path) -> (Db, Server, Db) {
     let server = server(&db);
     let mut fetch = Fetch::open(&folder.join("new.sync"), target(&db), LIMITS).expect("opened");
     run(&mut fetch, &mut [Peer::honest(&server)], 1, usize::MAX);
-    let new = fetch.load(&folder.join("new"), |options| options.small()).expect("loaded");
+    let new = fetch.load(&folder.join("new"), pleach::Options::small).expect("loaded");
     db.add_namespace(5).expect("added");
     commit(
         &db,

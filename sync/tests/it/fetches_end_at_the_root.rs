@@ -1,10 +1,11 @@
 //! States of every shape, from servers that lie, die, lack the state or are far behind: the database that is loaded has
 //! the root, or the fetch says why there is none.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use pleach::{Db, Hasher};
-use pleach_sync::{Ask, Error, Fetch, Head, Refusal, Server, Target};
+use pleach_sync::{Ask, Error, Fetch, Head, Judgement, Refusal, Server, Target};
 
 use crate::common::{
     LIMITS, Peer, commit, key, load_and_compare, no_root, options, over_all, put, run, server,
@@ -85,6 +86,40 @@ fn states_of_every_shape_are_fetched() {
     }
 }
 
+/// The tickets judge: what takes long needs no lock.
+#[test]
+fn answers_are_judged_by_many_threads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let db = state(&at("state"), 2_000);
+    let server = server(&db);
+    let fetch = Fetch::open(&at("new.sync"), target(&db), LIMITS).expect("opened");
+    let fetch = Mutex::new(fetch);
+    let work = &|number| {
+        let lock = || fetch.lock().expect("no panic");
+        for _ in 0..1_000_000 {
+            let Some((ticket, ask)) = lock().ask(number, Duration::ZERO) else {
+                if lock().progress().done {
+                    return;
+                }
+                std::thread::yield_now();
+                continue;
+            };
+            let mut answer = Vec::new();
+            server.answer(&ask, &mut answer).expect("answered");
+            let judged = ticket.judge(&answer);
+            let taken = lock().take_judged(judged, Duration::ZERO).expect("taken");
+            assert_eq!(taken, Judgement::Kept);
+        }
+    };
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || work(number));
+        }
+    });
+    load_and_compare(fetch.into_inner().expect("no panic"), &at("new"), &db);
+}
+
 #[test]
 fn one_namespace_is_fetched_by_its_root() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -94,7 +129,7 @@ fn one_namespace_is_fetched_by_its_root() {
     let target = Target::namespace(9, root, Hasher::BLAKE3);
     let mut fetch = Fetch::open(&folder.path().join("sync"), target, LIMITS).expect("opened");
     run(&mut fetch, &mut [Peer::honest(&server)], 1, usize::MAX);
-    let new = fetch.load(&folder.path().join("new"), |options| options.small()).expect("loaded");
+    let new = fetch.load(&folder.path().join("new"), pleach::Options::small).expect("loaded");
     assert_eq!((new.roots().get(9), new.roots().iter().count()), (Some(root), 2));
 }
 
@@ -144,7 +179,7 @@ fn a_state_is_served_while_commits_go_on_as_long_as_the_history_has_it() {
     assert!(fetch.progress().done && seen.lies.is_empty());
     drop(moving);
     assert!(db.commit_number() > 40, "the state is an old one by now");
-    let new = fetch.load(&at("new"), |options| options.small()).expect("loaded");
+    let new = fetch.load(&at("new"), pleach::Options::small).expect("loaded");
     assert!(crate::common::pairs(&new.snapshot().expect("a snapshot")) == before);
     // When the history has moved on, the server says so, and has the newest state.
     for id in 0..300 {
