@@ -221,7 +221,7 @@ mod tests {
         grows_then_fills_then_fails(
             &mut OverflowSpace::new(FileGeometry::TINY),
             |extents, extent: &overflow::OverflowExtent| {
-                extents.mark_free(*extent).expect("handed out")
+                extents.mark_free(*extent).expect("handed out");
             },
             |extents| extents.iter().map(|extent| u64::from(extent.pages)).sum(),
         );
