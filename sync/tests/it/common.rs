@@ -189,7 +189,7 @@ pub(crate) fn run(fetch: &mut Fetch, peers: &mut [Peer<'_>], seed: u64, most: us
             return seen;
         }
         // Nobody is left to be asked.
-        if on_the_way.is_empty() && progress.lies.len() == peers.len() {
+        if on_the_way.is_empty() && progress.lies.len() >= peers.len() {
             return seen;
         }
     }
