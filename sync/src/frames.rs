@@ -44,6 +44,8 @@ const MAGIC: [u8; 4] = *b"PLSF";
 const HEAD: usize = 128;
 /// Bytes after which the file is synced.
 const SYNCED_EACH: u64 = 64 << 20;
+/// Bytes at the end that may not have been synced: as many, and a long value.
+const UNSYNCED: u64 = 3 * SYNCED_EACH;
 /// Offset of a frame's kind, which is 1, or 0 for one that was set aside.
 const KIND: u64 = 4;
 
@@ -150,7 +152,7 @@ impl Frames {
         while self.end + HEAD as u64 <= length {
             self.file.read_exact_at(&mut head, self.end).map_err(|error| self.failed(error))?;
             let Some((kind, frame)) = Frame::decode(&head, self.end) else { break };
-            let may_be_torn = frame.end() + SYNCED_EACH >= length;
+            let may_be_torn = frame.end() + UNSYNCED >= length;
             if frame.end() > length || may_be_torn && kind == 1 && self.read(&frame)?.is_none() {
                 break;
             }
