@@ -2,9 +2,12 @@
 //! the next open finds the same.
 #![no_main]
 
+use std::sync::OnceLock;
+
 use pleach_core::{Hasher, Node};
 use pleach_sync::Target;
 use pleach_sync::internals::Frames;
+use tempfile::TempDir;
 use twox_hash::XxHash3_64;
 
 /// Gives each frame that fits its checksums.
@@ -30,7 +33,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
 });
 
 fn open(bytes: &[u8]) {
-    let folder = tempfile::tempdir().expect("a folder");
+    // One folder for all inputs: a target is written and synced.
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder"));
     let target = Target::over_all(Node::new([7; 32]), Hasher::BLAKE3);
     drop(Frames::open(folder.path(), &target).expect("made"));
     let parts = folder.path().join("parts");

@@ -33,7 +33,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let answer = if input.u8() % 4 == 0 {
         input.0.to_vec()
     } else {
-        let proof = trie.multi(Hasher::BLAKE3, &[first, end]).encode(Hasher::BLAKE3).expect("small");
+        let proof =
+            trie.multi(Hasher::BLAKE3, &[first, end]).encode(Hasher::BLAKE3).expect("small");
         let honest = encode(&pairs, &first, &end, &proof);
         let judged = verify_part(&honest, Hasher::BLAKE3, &root, &first, &last).expect("honest");
         assert_eq!((judged.end, judged.count), (end, pairs.range(first..=end).count() as u64));

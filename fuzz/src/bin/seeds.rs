@@ -95,7 +95,7 @@ fn main() -> io::Result<()> {
         let stream = changes(seed);
         save("export_stream", 50 + seed, &stream)?;
         save("export_stream", 150 + seed, &blocks(&stream))?;
-        for (name, text) in (8 * seed..).zip(asks(seed)) {
+        for (name, text) in (4 * seed..).zip(asks(seed)) {
             save("sync_ask", name, text.as_bytes())?;
         }
         save("sync_part", seed, &self::stream(seed, 120 * usize::from(seed) + 60))?;
