@@ -422,7 +422,7 @@ impl Fetch {
                 continue;
             }
             let load = LoadOptions::new().namespace(*number).root(*root);
-            let loaded = db.try_bulk_load(Pairs::new(&self.frames, *number), &load);
+            let loaded = db.try_bulk_load(HeldPairs::new(&self.frames, *number), &load);
             match loaded {
                 // The pairs are not those that were verified.
                 Err(Error::Damaged { .. } | Error::Db(pleach::Error::OtherRoot { .. })) => {
@@ -454,7 +454,7 @@ impl Fetch {
 }
 
 /// The pairs of a namespace in order, from its frames.
-struct Pairs<'a, I> {
+struct HeldPairs<'a, I> {
     frames: &'a Frames,
     left: I,
     body: Vec<u8>,
@@ -463,14 +463,14 @@ struct Pairs<'a, I> {
     last: Option<Key>,
 }
 
-impl<'a> Pairs<'a, Box<dyn Iterator<Item = &'a Frame> + 'a>> {
+impl<'a> HeldPairs<'a, Box<dyn Iterator<Item = &'a Frame> + 'a>> {
     fn new(frames: &'a Frames, namespace: u8) -> Self {
         let left: Box<dyn Iterator<Item = &'a Frame>> = Box::new(frames.of(namespace));
         Self { frames, left, body: Vec::new(), at: 0, last: None }
     }
 }
 
-impl<'a, I: Iterator<Item = &'a Frame>> Iterator for Pairs<'a, I> {
+impl<'a, I: Iterator<Item = &'a Frame>> Iterator for HeldPairs<'a, I> {
     type Item = Result<(Key, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
