@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use pleach::{Db, Hasher};
-use pleach_sync::{Ask, Error, Fetch, Target};
+use pleach_sync::{Ask, Error, Fetch, Refusal, Target};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
 
 use crate::common::{LIMITS, Peer, Seen, load_and_compare, no_root, run, server, state, target};
 
@@ -45,6 +47,54 @@ fn a_fetch_that_is_killed_again_and_again_asks_for_each_part_once() {
             assert!(kills < 1_000, "it ends");
         }
         assert!(kills > 2, "{kills} kills");
+    }
+}
+
+/// Networks and kills that a seed draws. `PLEACH_CASES` says how many.
+#[test]
+fn a_fetch_ends_at_the_root_whatever_the_network_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = state(&folder.path().join("state"), 400);
+    let server = server(&db);
+    let cases = std::env::var("PLEACH_CASES").ok().and_then(|cases| cases.parse().ok());
+    for seed in 0..cases.unwrap_or(20) {
+        let at = |name: &str| folder.path().join(format!("{name}-{seed}"));
+        let (mut rng, mut kept, mut runs) = (ChaCha8Rng::seed_from_u64(seed), Vec::new(), 0);
+        loop {
+            let mut fetch = Fetch::open(&at("new.sync"), target(&db), LIMITS).expect("opened");
+            let mut peers = vec![Peer::honest(&server)];
+            for _ in 0..rng.next_u32() % 4 {
+                let (mut own, lies) =
+                    (ChaCha8Rng::seed_from_u64(rng.next_u64()), rng.next_u32() % 2 == 0);
+                peers.push(Peer::with(&server, move |_, honest| match own.next_u32() % 16 {
+                    0 => None,
+                    1 => Some(Err(Refusal::Busy(Duration::from_secs(own.next_u64() % 100)))),
+                    2 => Some(Err(Refusal::Failed("closed".to_owned()))),
+                    3 => Some(Err(Refusal::Unknown)),
+                    4 if lies => Some(honest.map(|mut answer| {
+                        let at = own.next_u32() as usize % answer.len();
+                        answer[at] ^= 1 << (own.next_u32() % 8);
+                        answer
+                    })),
+                    5 if lies => Some(honest.map(|mut answer| {
+                        answer.truncate(own.next_u32() as usize % answer.len());
+                        answer
+                    })),
+                    _ => Some(honest),
+                }));
+            }
+            let most = 1 + rng.next_u32() as usize % 60;
+            let seen = run(&mut fetch, &mut peers, rng.next_u64(), most);
+            assert!(seen.failed.is_none() && seen.lies.iter().all(|(server, _)| *server > 0));
+            asks_for_new(&seen, &kept);
+            kept.extend(seen.kept);
+            if fetch.progress().done {
+                load_and_compare(fetch, &at("new"), &db);
+                break;
+            }
+            runs += 1;
+            assert!(runs < 1_000, "it ends");
+        }
     }
 }
 
