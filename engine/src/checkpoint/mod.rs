@@ -79,9 +79,9 @@ impl Checkpointer {
             Ok(step) => step,
             Err(Error::Full(why)) => {
                 tracing::warn!(%why, "no room for a checkpoint; it is tried again");
+                self.build = None;
                 self.db.pace.set_checkpoint_full(true);
                 self.db.pace.notify();
-                self.build = None;
                 self.db.pace.enter_stage(Task::Checkpoint, IDLE);
                 Step::IdleFor(Duration::from_millis(500))
             }

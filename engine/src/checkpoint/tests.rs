@@ -13,7 +13,7 @@ use super::write::{StartOutcome, copy_regions, finish_checkpoint, start_image};
 use crate::commit::ROOM_TIMEOUT;
 use crate::error::{Error, NoRoom};
 use crate::load::LoadOptions;
-use crate::{Access, Db, Durability, Options, SessionOptions, Value};
+use crate::{Access, CommitOptions, Db, Durability, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
 
 type SimDb = Db;
@@ -177,6 +177,36 @@ fn a_commit_does_not_wait_for_room_for_ever() {
     drop(making);
     disk.set_quota(None);
     write(Some(500)).expect("there is room");
+    db.close().expect("closed");
+}
+
+/// A checkpoint names the log that it needs before it deletes the files before that. A put that came in between was
+/// refused, though the device was about to have room.
+#[test]
+fn a_put_waits_for_a_checkpoint_that_is_about_to_delete_files() {
+    let (db, disk, _) = loaded();
+    let put = |options: CommitOptions| {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let accesses = (0..200).map(|at| Access::write(id(at), Some(Value::from(vec![5; 500]))));
+        let block = session.finish(accesses.collect::<Vec<_>>()).expect("finished");
+        block.commit_with(options).map(drop).map_err(crate::CommitError::into_error)
+    };
+    db.drain(0).expect("flushed");
+    for _ in 0..2 {
+        checkpoint(&db.state(), false).expect("a checkpoint");
+    }
+    disk.set_quota(Some(Quota { bytes: disk.used() + (32 << 10), code: code::ENOSPC }));
+    let no_wait = CommitOptions::new().wait(false);
+    let full = |error: &Error| matches!(error, Error::Full(NoRoom::Reserve { .. }));
+    while put(no_wait).is_ok() {}
+    assert!(put(no_wait).is_err_and(|error| full(&error)), "nothing can free room");
+    let making = db.state().images.try_begin_image().expect("no other");
+    assert!(!db.state().can_checkpoint_free_room());
+    assert!(matches!(put(no_wait), Err(Error::WouldWait)));
+    drop(making);
+    assert!(put(no_wait).is_err_and(|error| full(&error)));
+    disk.set_quota(None);
+    put(CommitOptions::new()).expect("there is room");
     db.close().expect("closed");
 }
 

@@ -63,7 +63,7 @@ pub(super) struct ImageBuild {
     /// Highest log position in the image.
     log_position: LogPos,
     /// While it lives no regions are joined, and no trie is removed.
-    _making: ImageGuard,
+    making: ImageGuard,
 }
 
 /// A trie whose regions are being copied.
@@ -173,7 +173,7 @@ pub(crate) fn write_backup_image(db: &NamespaceDb, target: &Disk) -> Result<Back
     };
     assert!(end >= build.log_position, "the log has all that the image has");
     sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
-    let ImageBuild { writer, cut, history: past, tip, done, map, _making, .. } = build;
+    let ImageBuild { writer, cut, history: past, tip, done, map, making, .. } = build;
     let image = finish_image(writer, &tip, done, &past, &map.bytes)?;
     let before = db.images.newest();
     let superblock = Superblock {
@@ -190,6 +190,8 @@ pub(crate) fn write_backup_image(db: &NamespaceDb, target: &Disk) -> Result<Back
         from..end,
         prepared,
     )?;
+    drop(making);
+    db.pace.notify();
     Ok(BackupImage { superblock, newest, _runs: past.runs })
 }
 
@@ -259,7 +261,7 @@ fn start_image_on(
         map: map?,
         leaf_end: 0,
         log_position: cut.position,
-        _making: making,
+        making,
     })))
 }
 
@@ -321,7 +323,7 @@ pub(super) fn finish_checkpoint(
     clean_end: Option<LogPos>,
 ) -> Result<()> {
     let ImageBuild { writer, cut, history: past, tip, done, .. } = build;
-    let ImageBuild { map, leaf_end, log_position, _making, .. } = build;
+    let ImageBuild { map, leaf_end, log_position, making, .. } = build;
     let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
     let enters = |stage| db.pace.enter_stage(Task::Checkpoint, stage);
     enters("writing the image");
@@ -345,6 +347,8 @@ pub(super) fn finish_checkpoint(
     Counters::add(&db.counters.checkpoints, 1);
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(log_position > cut.position));
     db.commits.sequencer.segments.retire(older.min(newest))?;
+    // Whoever waits for room looks at the device again.
+    drop(making);
     db.pace.notify();
     db.measure_index();
     tracing::debug!(pages = image.pages, position = %cut.position, "a checkpoint is written");

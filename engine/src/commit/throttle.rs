@@ -93,7 +93,8 @@ fn check_waiting_helps(
     db.commits.sequencer.lock().check_open()?;
     let stuck = db.pace.flush_error(db.commits.published());
     if let Err(error) = room {
-        let shortens = db.can_checkpoint_free_room()
+        // A checkpoint names a shorter log before it deletes files: one that is still being made may free room, too.
+        let shortens = (db.can_checkpoint_free_room() || db.images.is_image_in_progress())
             && !db.pace.is_checkpoint_full()
             && db.pace.checkpoint_error().is_none();
         // Pages that a flush has replaced become free when its record is durable and no reader uses them.
