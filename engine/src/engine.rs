@@ -75,7 +75,7 @@ impl Engine {
             failed = db.commits.sequencer.lock().check_open().err();
             stuck = db.pace.flush_error(db.commits.published());
             failed.is_some()
-                || db.pace.is_flush_full()
+                || db.pace.is_flush_full.get()
                 || level() <= max_buffered_entries
                 || stuck.is_some()
         });

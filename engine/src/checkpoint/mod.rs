@@ -12,7 +12,6 @@ mod tests;
 mod write;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_io::Step;
@@ -80,7 +79,7 @@ impl Checkpointer {
             Err(Error::Full(why)) => {
                 tracing::warn!(%why, "no room for a checkpoint; it is tried again");
                 self.build = None;
-                self.db.pace.set_checkpoint_full(true);
+                self.db.pace.is_checkpoint_full.set(true);
                 self.db.pace.notify();
                 self.db.pace.enter_stage(Task::Checkpoint, IDLE);
                 Step::IdleFor(Duration::from_millis(500))
@@ -111,12 +110,12 @@ impl Checkpointer {
         }
         let Some(build) = &mut self.build else {
             let db = &self.db;
-            let is_short = db.pace.is_room_short.load(Ordering::Acquire);
+            let is_short = db.pace.is_room_short.get();
             if is_short && db.is_being_drained() {
                 // Without buffered changes the image is smaller.
                 return Ok(Step::IdleFor(DRAINING_RETRY));
             }
-            let history_is_full = db.pace.is_history_full.load(Ordering::Acquire);
+            let history_is_full = db.pace.is_history_full.get();
             let is_due = db.budget.is_log_long(db.log_length())
                 || self.history_differs
                 || db.commits.undo.needs_writing(if history_is_full { 1 } else { 2 })
@@ -143,7 +142,7 @@ impl Checkpointer {
                     self.build = Some(*build);
                     self.has_written = false;
                     // There may be room now, and unreadable pages may be readable: commits wait for the result.
-                    self.db.pace.set_checkpoint_full(false);
+                    self.db.pace.is_checkpoint_full.set(false);
                     self.db.pace.set_checkpoint_error(None);
                     Step::Continue
                 }

@@ -14,7 +14,6 @@
 //! Called by the task, and by a load or a close on their own threads.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_core::Key;
@@ -228,7 +227,7 @@ fn start_image_on(
     // CommitState, tries and map are exactly those of the log position where the replay starts.
     let state = |point: LogPoint| {
         let making = db.images.try_begin_image()?;
-        let is_short = db.pace.is_room_short.load(Ordering::Acquire);
+        let is_short = db.pace.is_room_short.get();
         let map = db.space.overflow_map_image(point.position, is_short);
         let tries = db.tries.list();
         let past = db.commits.undo.image_history(point.position);
@@ -343,7 +342,7 @@ pub(super) fn finish_checkpoint(
     db.images.fit_image_file(&db.space, &db.store.device, &image);
     db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
-    db.pace.set_checkpoint_full(false);
+    db.pace.is_checkpoint_full.set(false);
     Counters::add(&db.counters.checkpoints, 1);
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(log_position > cut.position));
     db.commits.sequencer.segments.retire(older.min(newest))?;
@@ -362,7 +361,7 @@ pub(super) fn write_history(db: &NamespaceDb) -> Result<()> {
     let number = || db.images.next_number(NUMBERS_FOR_CLOSE);
     let write = || undo.write_run(number, &mut |pages| db.space.allocate_history(pages));
     let written = db.pace.run_as_stage(Task::Checkpoint, "writing the history", write);
-    db.pace.is_history_full.store(written.is_err(), Ordering::Release);
+    db.pace.is_history_full.set(written.is_err());
     db.pace.notify();
     match written {
         Ok(()) => Ok(()),

@@ -47,7 +47,8 @@ impl Outcomes {
 
     fn count_own(&mut self) {
         let chunks = self.list.iter().flat_map(|one| &one.chunks);
-        self.count(chunks.map(ChunkOutcome::own_bytes).sum());
+        let own = |chunk: &ChunkOutcome| chunk.bytes() - size_of_val(&*chunk.changes);
+        self.count(chunks.map(own).sum());
     }
 
     /// Advances the treelets of the pages that they change, and keeps what a commit needs.

@@ -91,11 +91,10 @@ fn check_waiting_helps(
     room: &mut Result<()>,
 ) -> Result<()> {
     db.commits.sequencer.lock().check_open()?;
-    let stuck = db.pace.flush_error(db.commits.published());
     if let Err(error) = room {
         // A checkpoint names a shorter log before it deletes files: one that is still being made may free room, too.
         let shortens = (db.can_checkpoint_free_room() || db.images.is_image_in_progress())
-            && !db.pace.is_checkpoint_full()
+            && !db.pace.is_checkpoint_full.get()
             && db.pace.checkpoint_error().is_none();
         // Pages that a flush has replaced become free when its record is durable and no reader uses them.
         let frees = db.space.has_retired_leaves() || db.can_release_extents();
@@ -107,14 +106,14 @@ fn check_waiting_helps(
         }
     }
     if buffered {
-        if db.pace.is_flush_full() {
+        if db.pace.is_flush_full.get() {
             return Err(NoRoom::PendingChanges.into());
         }
-        stuck.map_or(Ok(()), Err)?;
+        db.pace.flush_error(db.commits.published()).map_or(Ok(()), Err)?;
     }
     if log {
         db.pace.checkpoint_error().map_or(Ok(()), Err)?;
-        if db.pace.is_checkpoint_full() {
+        if db.pace.is_checkpoint_full.get() {
             return Err(NoRoom::Checkpoint.into());
         }
     }

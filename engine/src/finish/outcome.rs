@@ -143,11 +143,6 @@ impl ChunkOutcome {
         self.nodes.iter_mut().for_each(PageNode::discard_treelet);
     }
 
-    /// Bytes of the outcome without its changes.
-    pub(crate) fn own_bytes(&self) -> usize {
-        self.bytes() - self.changes.len() * size_of::<KeyUpdate>()
-    }
-
     /// Appends the next chunk without its treelets and parts of the multiproof. One region lies below both chunks, so
     /// both are stale.
     pub(crate) fn absorb(&mut self, next: &mut Self) {

@@ -57,9 +57,11 @@ impl RetiredQueue {
             }
             let batch = self.batches.pop_front().expect("just seen");
             assert!(db.commits.sequencer.durable() >= batch.end, "only a durable record frees");
-            db.space.release_leaves(batch.end);
             assert!(self.runs.back().is_none_or(|last| last.0 < batch.end), "in log order");
             self.runs.push_back((batch.end, batch.commit));
+            // First, so that a put that waits for room sees leaves or extents that will be free.
+            db.space.oldest_retired.fetch_min(batch.commit, Ordering::AcqRel);
+            db.space.release_leaves(batch.end);
             db.pace.notify();
         }
         // Long values are named by the undo of older readable views, and of the history.

@@ -172,7 +172,7 @@ impl Flusher {
                     return Step::IdleFor(SYNC_AFTER / 2);
                 }
                 if !tidied {
-                    self.db.pace.set_flush_full(true);
+                    self.db.pace.is_flush_full.set(true);
                 }
                 self.db.pace.notify();
                 self.db.pace.enter_stage(Task::Flush, IDLE);
@@ -242,10 +242,10 @@ impl Flusher {
                 };
                 self.retired.push(batch);
                 let tidy = self.tidy.entry(self.trie.namespace).or_insert_with(Tidy::new);
-                self.round.report_small(tidy);
+                tidy.add(&mut self.round.small, std::mem::take(&mut self.round.merged));
                 self.stage = FlushStage::Idle;
                 self.limit = self.db.budget.round_pages().min(self.limit * 2);
-                self.db.pace.set_flush_full(false);
+                self.db.pace.is_flush_full.set(false);
                 self.db.pace.notify();
                 // The record may make a checkpoint due, which a commit that waits does not wake.
                 self.db.pace.wake();

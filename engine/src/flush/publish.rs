@@ -71,6 +71,9 @@ impl Round {
             state.layouts += 1;
         }
         db.space.retire(&replaced.leaves, &replaced.runs, end)?;
+        // A put that waits for room sees buffered changes or retired pages until these are free.
+        Counters::change(&db.counters.pending_bytes, -replaced.buffered_bytes.cast_signed());
+        Counters::change(&db.counters.pending_entries, -replaced.buffered_entries.cast_signed());
         let commit = db.commits.published();
         // Readers that start now find the new pages.
         let period = db.store.grace_period();
@@ -124,6 +127,9 @@ impl Round {
 struct ReplacedPages {
     leaves: Vec<PageNo>,
     runs: Vec<OverflowExtent>,
+    /// Buffered changes that the new pages have, and their bytes.
+    buffered_entries: usize,
+    buffered_bytes: usize,
     /// True when a region's prefixes have changed, or it was split.
     layout_changed: bool,
 }
@@ -223,8 +229,8 @@ fn apply(
     });
     db.index.make_due(due);
     db.count_leaf_pages(db.kind, done.pages);
-    Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
-    Counters::change(&db.counters.pending_entries, -done.entries.cast_signed());
+    replaced.buffered_bytes += done.bytes;
+    replaced.buffered_entries += done.entries;
     for rewrite in rewrites {
         replaced.runs.append(&mut rewrite.replaced_extents);
         replaced.leaves.extend(rewrite.old.iter().filter_map(|old| old.number));

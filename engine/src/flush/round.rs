@@ -27,7 +27,6 @@ use pleach_journal::format::position::LogPos;
 use super::build::{MergedPages, fill};
 use super::cells::{OldPage, make_nodes};
 use super::rewrite::{Rewrite, fold_contradiction};
-use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
 use crate::metrics::Counters;
 use crate::state::NamespaceDb;
@@ -54,9 +53,9 @@ pub(super) struct Round {
     pub(super) tentative: Vec<OverflowExtent>,
     pub(super) flush: u64,
     /// Pages that are small after the round.
-    small: Vec<Prefix>,
+    pub(super) small: Vec<Prefix>,
     /// True when the round has merged any pages.
-    merged: bool,
+    pub(super) merged: bool,
     /// True for a round that tidies pages, and for which nobody waits.
     pub(super) tidies: bool,
 }
@@ -261,11 +260,6 @@ impl Round {
                 db.store.cache.remove(number);
             }
         }
-    }
-
-    /// Passes pages that have become small to `tidy`.
-    pub(super) fn report_small(&mut self, tidy: &mut Tidy) {
-        tidy.add(&mut self.small, std::mem::take(&mut self.merged));
     }
 
     /// Keeps the buffers for later rounds, as far as there is room.

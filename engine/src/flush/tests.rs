@@ -523,7 +523,7 @@ fn a_full_flush_keeps_the_period_of_the_log() {
             (db.state().commits.sequencer.durable(), db.state().commits.sequencer.lock().log_end());
         assert!(durable + 4096 > end.min(after), "round {round}: {durable} of {end}");
     }
-    assert!(db.state().pace.is_flush_full(), "there was no room");
+    assert!(db.state().pace.is_flush_full.get(), "there was no room");
     disk.heal();
     db.drain(0).expect("with room");
     db.close().expect("closed");

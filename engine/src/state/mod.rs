@@ -154,7 +154,7 @@ impl Database {
         let default = if self.commits.undo.has_history() { KEPT_LOG_MIB } else { 0 };
         let mib = self.options.kept_log_mib.unwrap_or(default);
         let most = 16 * self.options.geometry.default_log_limit();
-        let is_short = self.pace.is_room_short.load(Ordering::Acquire);
+        let is_short = self.pace.is_room_short.get();
         if is_short { 0 } else { mib.saturating_mul(1 << 20).min(most) }
     }
 
@@ -218,7 +218,7 @@ impl Database {
             self.space.check_room_for_log(log)
         };
         if puts || found.is_err() {
-            self.pace.is_room_short.store(found.is_err(), Ordering::Release);
+            self.pace.is_room_short.set(found.is_err());
             self.credit.store(if found.is_ok() { credit } else { 0 }, order);
         }
         found
@@ -228,7 +228,7 @@ impl Database {
     pub(crate) fn is_being_drained(&self) -> bool {
         self.pace.is_draining()
             && self.counters.pending_entries.load(Ordering::Relaxed) > 0
-            && !self.pace.is_flush_full()
+            && !self.pace.is_flush_full.get()
             && self.pace.flush_error(self.commits.published()).is_none()
     }
 
@@ -249,11 +249,11 @@ impl Database {
         let is_long = |name: &&str| -> Result<bool, IoError> {
             Ok(device.len(&device.open(name, OpenMode::Read)?)? > most)
         };
-        let unwritten = self.commits.undo.log_from();
-        let unwritten = unwritten.filter(|_| self.pace.is_history_full.load(Ordering::Acquire));
+        let unwritten = self.commits.undo.log_from().filter(|_| self.pace.is_history_full.get());
         let needed = unwritten.map_or(end, |from| from.min(end));
         // No record starts between the end of the last one and the next block.
-        self.images.log_from().align_up(BLOCK).segment(size) < needed.segment(size)
+        let from = self.images.log_from();
+        from.segment(size) < needed.segment(size) && from.align_up(BLOCK) < needed
             || IMAGES.iter().any(|name| is_long(name).unwrap_or(false))
             || self.space.can_shorten_overflow()
     }

@@ -29,18 +29,18 @@ pub(crate) struct Pace {
     pub(crate) foreground: Foreground,
     /// The stages of the background tasks.
     pub(crate) beats: Beats,
-    closing: AtomicBool,
-    paused: AtomicBool,
+    closing: Flag,
+    paused: Flag,
     /// Callers that wait until all buffered changes are flushed, however few commits have changed a page.
     draining: AtomicU64,
     /// True when the last flush found no room.
-    is_flush_full: AtomicBool,
+    pub(crate) is_flush_full: Flag,
     /// True when the last checkpoint found no room.
-    is_checkpoint_full: AtomicBool,
+    pub(crate) is_checkpoint_full: Flag,
     /// True when the last run of the history found no room.
-    pub(crate) is_history_full: AtomicBool,
+    pub(crate) is_history_full: Flag,
     /// True when the last commit that put something found too little room.
-    pub(crate) is_room_short: AtomicBool,
+    pub(crate) is_room_short: Flag,
     /// The commit as of which the flush can write no buffered change, and why. Errors that poison are not kept here.
     flush_stuck: Mutex<Option<(u64, Error)>>,
     /// Why no checkpoint can be made.
@@ -56,13 +56,13 @@ impl Pace {
             beats: Beats::new(stall_after),
             runtime,
             foreground: Foreground::default(),
-            closing: AtomicBool::new(false),
-            paused: AtomicBool::new(false),
+            closing: Flag::default(),
+            paused: Flag::default(),
             draining: AtomicU64::new(0),
-            is_flush_full: AtomicBool::new(false),
-            is_checkpoint_full: AtomicBool::new(false),
-            is_history_full: AtomicBool::new(false),
-            is_room_short: AtomicBool::new(false),
+            is_flush_full: Flag::default(),
+            is_checkpoint_full: Flag::default(),
+            is_history_full: Flag::default(),
+            is_room_short: Flag::default(),
             flush_stuck: Mutex::default(),
             checkpoint_stuck: Mutex::default(),
         })
@@ -96,27 +96,27 @@ impl Pace {
 
     /// True while the database is being closed: tasks end.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+        self.closing.get()
     }
 
     /// Makes all tasks end.
     pub(crate) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        self.paused.store(false, Ordering::Release);
+        self.closing.set(true);
+        self.paused.set(false);
         self.wake();
     }
 
     /// True while the caller has paused background work.
     pub(crate) fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Acquire)
+        self.paused.get()
     }
 
     pub(crate) fn pause(&self) {
-        self.paused.store(true, Ordering::Release);
+        self.paused.set(true);
     }
 
     pub(crate) fn resume(&self) {
-        self.paused.store(false, Ordering::Release);
+        self.paused.set(false);
         self.wake();
     }
 
@@ -127,30 +127,12 @@ impl Pace {
 
     /// Makes the flush write all buffered changes while the guard lives. Errors of earlier attempts are forgotten.
     pub(crate) fn begin_drain(&self) -> DrainGuard<'_> {
-        self.set_flush_full(false);
-        self.set_checkpoint_full(false);
+        self.is_flush_full.set(false);
+        self.is_checkpoint_full.set(false);
         self.clear_flush_stuck();
         self.draining.fetch_add(1, Ordering::AcqRel);
         self.wake();
         DrainGuard(&self.draining)
-    }
-
-    /// True when the last flush found no room.
-    pub(crate) fn is_flush_full(&self) -> bool {
-        self.is_flush_full.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_flush_full(&self, full: bool) {
-        self.is_flush_full.store(full, Ordering::Release);
-    }
-
-    /// True when the last checkpoint found no room.
-    pub(crate) fn is_checkpoint_full(&self) -> bool {
-        self.is_checkpoint_full.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_checkpoint_full(&self, full: bool) {
-        self.is_checkpoint_full.store(full, Ordering::Release);
     }
 
     /// Records that the flush can write none of the changes that were buffered at commit `published`, and why.
@@ -207,6 +189,20 @@ impl Pace {
     /// The states of the background tasks.
     pub(crate) fn tasks(&self) -> Vec<TaskState> {
         self.beats.list(self.now())
+    }
+}
+
+/// A condition that one thread sets and others see.
+#[derive(Default)]
+pub(crate) struct Flag(AtomicBool);
+
+impl Flag {
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self, holds: bool) {
+        self.0.store(holds, Ordering::Release);
     }
 }
 
