@@ -14,6 +14,7 @@
 //! | this one | the task: its next step, its waits, its errors |
 //! | [`due`] | pages that are due: which of them a round takes, and how they stay cached until then |
 //! | [`choose`], [`trials`] | which pages a round takes beside those that are due |
+//! | [`rounds`] | the rounds under way, and their threads |
 //! | [`round`] | what a round has reserved and written |
 //! | [`gather`] | `gather` |
 //! | [`rewrite`], [`cells`] | old pages, new pages, and how the ones become the others |
@@ -42,6 +43,7 @@ mod reclaim;
 mod reclaim_tests;
 mod rewrite;
 mod round;
+mod rounds;
 #[cfg(test)]
 mod tests;
 mod tidy;
@@ -53,8 +55,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_core::Prefix;
-use pleach_core::fold::Folder;
-use pleach_io::{Queue, Step};
+use pleach_io::Step;
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
@@ -62,16 +63,14 @@ use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pace::foreground::Patience;
-use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::quarantine::backoff;
-use crate::state::pages::reader::PageReader;
 use crate::state::tries::Trie;
 use choose::fullest_pages;
 use due::{sorted_prefixes, take_still_due};
 use free::{RetiredQueue, SYNC_AFTER, sync_log};
-use gather::{DEPTH, RoundKind};
+use gather::RoundKind;
 use reclaim::{ReclaimOutcome, reclaim};
-use round::Round;
+use rounds::Rounds;
 use tidy::{JoinOutcome, Tidy};
 use trials::try_quarantined;
 use trim::TrimTrigger;
@@ -97,12 +96,7 @@ pub(crate) struct Flusher {
     db: Arc<NamespaceDb>,
     /// The trie of the round that is under way, or of the last one.
     trie: Arc<NamespaceDb>,
-    /// Reads old pages.
-    reader: Option<PageReader<usize>>,
-    /// Writes new pages.
-    queue: Option<Box<dyn Queue>>,
-    folder: Folder,
-    round: Round,
+    rounds: Rounds,
     /// Most pages of the next round: fewer after one that found no room.
     limit: usize,
     stage: FlushStage,
@@ -129,14 +123,10 @@ impl Flusher {
     pub(crate) fn new(db: Arc<NamespaceDb>) -> Self {
         let (retired, limit) =
             (RetiredQueue::new(db.space.take_retired_extents()), db.budget.round_pages());
-        let folder = Folder::new(db.hasher);
         Self {
+            rounds: Rounds::new(&db),
             trie: Arc::clone(&db),
             db,
-            reader: None,
-            queue: None,
-            folder,
-            round: Round::default(),
             limit,
             stage: FlushStage::Idle,
             retired,
@@ -159,8 +149,8 @@ impl Flusher {
             Ok(step) => step,
             Err(Error::Full(_)) => {
                 // Nothing was lost: the changes stay buffered and are tried again.
-                let (tried, tidied) = (self.round.len(), self.round.tidies);
-                self.round.abandon(&self.trie);
+                let (tried, tidied) = (self.rounds.ranges(), self.rounds.is_tidying());
+                self.rounds.abandon(&self.trie);
                 self.stage = FlushStage::Idle;
                 let closing = self.db.pace.is_closing();
                 if tried > 1 && !closing {
@@ -211,39 +201,41 @@ impl Flusher {
             FlushStage::Idle => self.choose_work(closing),
             FlushStage::Gathered => {
                 self.db.pace.enter_stage(Task::Flush, "writing pages");
-                let flush = match self.db.images.next_number(NUMBERS_FOR_CLOSE) {
-                    Ok(flush) => flush,
+                let number = |_| self.db.images.next_number(NUMBERS_FOR_CLOSE);
+                let flushes = match (0..self.rounds.count()).map(number).collect::<Result<Vec<_>>>()
+                {
+                    Ok(flushes) => flushes,
                     Err(error) => {
                         let published = self.db.commits.published();
                         self.stage = FlushStage::Idle;
                         return Ok(self.defer(published, &[], error));
                     }
                 };
-                assert!(!self.round.is_empty(), "a gathered round has pages");
-                let queue = self.queue.as_mut().expect("made when gathering");
-                self.round.write(&self.trie, queue, &mut self.folder, flush)?;
+                assert!(self.rounds.ranges() > 0, "a gathered round has pages");
+                self.rounds.write(&self.trie, &flushes)?;
                 // All of its pages may have been quarantined.
                 self.stage =
-                    if self.round.is_empty() { FlushStage::Idle } else { FlushStage::Written };
+                    if self.rounds.ranges() == 0 { FlushStage::Idle } else { FlushStage::Written };
                 Ok(Step::Continue)
             }
             FlushStage::Written => {
                 self.db.pace.enter_stage(Task::Flush, "syncing pages");
-                self.round.sync_pages(&self.trie)?;
+                self.rounds.sync_pages(&self.trie)?;
                 self.stage = FlushStage::Synced;
                 Ok(Step::Continue)
             }
             FlushStage::Synced => {
                 // This includes waiting for commits in flight, which should not take long.
                 self.db.pace.enter_stage(Task::Flush, "publishing");
-                let Some(batch) = self.round.publish(&self.trie, &mut self.folder)? else {
+                let tidy = self.tidy.entry(self.trie.namespace).or_insert_with(Tidy::new);
+                let Some(batch) = self.rounds.publish_next(&self.trie, tidy)? else {
                     // A commit is between ticket and publication.
                     return Ok(Step::IdleFor(Duration::from_millis(1)));
                 };
                 self.retired.push(batch);
-                let tidy = self.tidy.entry(self.trie.namespace).or_insert_with(Tidy::new);
-                tidy.add(&mut self.round.small, std::mem::take(&mut self.round.merged));
-                self.stage = FlushStage::Idle;
+                if self.rounds.ranges() == 0 {
+                    self.stage = FlushStage::Idle;
+                }
                 self.limit = self.db.budget.round_pages().min(self.limit * 2);
                 self.db.pace.is_flush_full.set(false);
                 self.db.pace.notify();
@@ -394,39 +386,28 @@ impl Flusher {
 
     /// Begins a round of these pages.
     fn begin_round(&mut self, published: u64, prefixes: &[Prefix], kind: RoundKind) -> Step {
-        if let Err(error) = self.gather_round(prefixes, kind) {
+        // Rounds beside each other take more pages before they free any.
+        let waits = matches!(kind, RoundKind::Changed(_))
+            && (self.db.pace.is_draining() || self.db.budget.is_pressed())
+            && !self.db.pace.is_room_short.get();
+        if let Err(error) = self.rounds.gather(&self.trie, prefixes, kind, waits) {
             return self.defer(published, prefixes, error);
         }
         (self.failures, self.deferred_error) = (0, None);
         // The error of an earlier round of this commit no longer holds.
         self.db.pace.clear_flush_stuck();
-        if !self.round.is_empty() {
+        if self.rounds.ranges() > 0 {
             self.stage = FlushStage::Gathered;
         }
         Step::Continue
-    }
-
-    fn gather_round(&mut self, prefixes: &[Prefix], kind: RoundKind) -> Result<()> {
-        if self.queue.is_none() {
-            self.queue = Some(self.db.store.device.queue(DEPTH)?);
-        }
-        let mut reader = match self.reader.take() {
-            Some(reader) => reader,
-            None => PageReader::new(&self.db.store, DEPTH, ReadMode::Flush)?,
-        };
-        // After an error the reader is dropped, which waits for pages in flight.
-        self.round.gather(&self.trie, &mut reader, prefixes, kind)?;
-        self.reader = Some(reader);
-        Ok(())
     }
 
     /// Defers a round whose pages could not be read, or for which there is no flush number. Nothing was written; it is
     /// tried again, with a new ring.
     fn defer(&mut self, published: u64, prefixes: &[Prefix], error: Error) -> Step {
         tracing::warn!(%error, "the flush cannot go on; it is tried again");
-        self.round.abandon(&self.trie);
+        self.rounds.abandon(&self.trie);
         self.trie.index.make_due(prefixes.iter().copied());
-        self.queue = None;
         self.failures += 1;
         self.not_before = self.db.pace.now().saturating_add(backoff(self.failures));
         self.deferred_error = Some(error);

@@ -7,11 +7,13 @@
 //!   `log-before-pages`);
 //! * buffers are reused from round to round, up to the pages of a round ([`Budget::round_pages`]).
 //!
-//! Only the flush task has a round. [`gather`](super::gather) fills it, [`build`](super::build) makes its pages,
+//! Only the flush task has rounds ([`rounds`](super::rounds)). [`gather`](super::gather) fills it, [`build`](super::build) makes its pages,
 //! [`publish`](super::publish) puts them into the index.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::Mutex;
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::page_plan::{PageStamp, STORED_LEVELS};
 use pleach_beatree::stored::overflow_cell;
@@ -47,9 +49,9 @@ pub(super) struct Round {
     pub(super) reserved: Vec<PageNo>,
     /// The bytes of the new pages, run by run.
     pub(super) runs: Vec<PageBuf>,
-    /// Buffers of earlier rounds.
-    spare: Vec<PageBuf>,
-    overflow_written: bool,
+    /// Buffers of earlier rounds, for all rounds of the task.
+    pub(super) spare: Arc<Mutex<Vec<PageBuf>>>,
+    pub(super) overflow_written: bool,
     pub(super) tentative: Vec<OverflowExtent>,
     pub(super) flush: u64,
     /// Pages that are small after the round.
@@ -61,10 +63,6 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn is_empty(&self) -> bool {
-        self.rewrites.is_empty()
-    }
-
     /// Number of ranges that the round replaces.
     pub(super) fn len(&self) -> usize {
         self.rewrites.len()
@@ -198,22 +196,17 @@ impl Round {
 
     /// A buffer of an earlier round, or a new one: fresh memory costs more than filling it.
     fn buffer(&mut self, pages: usize) -> PageBuf {
-        let kept = self.spare.iter().position(|buf| buf.pages() == pages);
-        kept.map_or_else(|| PageBuf::zeroed(pages), |at| self.spare.swap_remove(at))
+        let mut spare = self.spare.lock();
+        let kept = spare.iter().position(|buf| buf.pages() == pages);
+        kept.map_or_else(|| PageBuf::zeroed(pages), |at| spare.swap_remove(at))
     }
 
-    /// Flush `sync-pages` (rule `pages-before-location`).
-    pub(super) fn sync_pages(&mut self, db: &NamespaceDb) -> Result<()> {
-        if std::mem::take(&mut self.overflow_written) {
-            db.store.device.sync(&db.space.overflow)?;
-        }
-        db.store.device.sync(&db.store.leaf_file)?;
-        // Cached before anybody can look for them, and outside any lock.
+    /// Caches the new pages before anybody can look for them, and outside any lock.
+    pub(super) fn cache_pages(&self, db: &NamespaceDb) {
         for page in self.rewrites.iter().flat_map(|rewrite| &rewrite.new).map(|new| &new.page) {
             let bytes = self.runs[page.run].page(page.at);
             db.store.cache.insert(page.number, page.tag, bytes, NO_BATCH);
         }
-        Ok(())
     }
 
     /// Ends a round that could not be written: frees its page numbers; its pages stay due while they are cached.
@@ -264,14 +257,15 @@ impl Round {
 
     /// Keeps the buffers for later rounds, as far as there is room.
     fn keep_buffers(&mut self, db: &NamespaceDb) {
-        let kept: usize = self.spare.iter().map(PageBuf::pages).sum();
+        let mut spare = self.spare.lock();
+        let kept: usize = spare.iter().map(PageBuf::pages).sum();
         let room = db.budget.round_pages().saturating_sub(kept);
         let mut pages = 0;
-        self.spare.extend(self.runs.drain(..).take_while(|buf| {
+        spare.extend(self.runs.drain(..).take_while(|buf| {
             pages += buf.pages();
             pages <= room
         }));
-        let bytes = self.spare.iter().map(PageBuf::pages).sum::<usize>() * PAGE;
+        let bytes = spare.iter().map(PageBuf::pages).sum::<usize>() * PAGE;
         db.counters.flush_buffer_bytes.store(bytes as u64, Ordering::Relaxed);
     }
 }

@@ -12,6 +12,8 @@ use pleach_io::sim::{
     CrashMode, Fault, FaultRepeats, FaultRule, Quota, SimDisk, SimOptions, SimRuntime, code,
 };
 
+use super::choose::fullest_pages;
+use super::rounds::{LEAST_PAGES, split};
 use crate::checkpoint::checkpoint;
 use crate::state::order::images::ImageGuard;
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
@@ -345,6 +347,63 @@ fn what_comes_between_the_steps_of_a_flush_is_there_after_a_kill() {
         }
     }
     assert!(between > 3, "{between} times pages were written and not yet published");
+}
+
+/// Somebody waits for the flush: several rounds are written at once, and published one after the other, with commits in
+/// between. A power cut at any time leaves a committed state, and pages that agree with it.
+#[test]
+fn rounds_beside_each_other_leave_what_was_committed() {
+    let base = || Options::new("sim").cache_mib(16).threads(2).tune(|tuning| tuning.flush_at = 200);
+    let open = |disk: &SimDisk, options: Options| {
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
+        (Db::open_on(disk.clone(), runtime.clone(), options).expect("opened"), runtime)
+    };
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let (db, runtime) = open(&disk, base().create(true).small());
+    put(&db, 0..40_000, 1);
+    db.drain(0).expect("flushed");
+    disk.record();
+    let mut roots = vec![db.root()];
+    let mut change = |ids: std::ops::Range<u64>, byte| {
+        put(&db, ids, byte);
+        roots.push(db.root());
+    };
+    change(0..8000, 2);
+    let pages = db.metrics().pages_written;
+    let (prefixes, limit) = (fullest_pages(&db.state(), 1000), db.state().budget.round_pages());
+    let mut prefixes: Vec<_> = prefixes.into_iter().map(|(_, prefix)| prefix).collect();
+    prefixes.sort_unstable();
+    let pieces = split(&db.state(), &prefixes, 2);
+    assert_eq!(pieces.concat(), prefixes);
+    assert!(pieces.len() == 2 && limit >= 2 * LEAST_PAGES, "{limit} pages a round");
+    let region = |at: &Prefix| db.state().index.with_region(at.first_key(), |own, _| *own.prefix());
+    assert_ne!(region(&pieces[0][pieces[0].len() - 1]), region(&pieces[1][0]));
+    let state = db.state();
+    let drain = state.pace.begin_drain();
+    for step in 0..200 {
+        runtime.step_some(1);
+        runtime.clock().advance(Duration::from_millis(1));
+        change(step..step + 1, 3);
+    }
+    drop(drain);
+    drop(state);
+    assert!(db.metrics().pages_written - pages > prefixes.len() as u64);
+    let trace = disk.trace();
+    let points: Vec<_> = trace.crash_points().collect();
+    for point in points.iter().step_by(points.len() / 40) {
+        let cut = point.outcome(CrashMode::Dropped).disk();
+        let (after, _) = open(&cut, base());
+        assert!(roots.contains(&after.root()), "a committed state");
+        after.close().expect("closed");
+        is_whole(&cut);
+    }
+    db.close().expect("closed");
+    let (db, _) = open(&disk, base());
+    let pairs = db.snapshot().expect("a session").iter(..).map(|pair| pair.expect("read"));
+    let changed = pairs.filter(|(_, value)| value[0] > 1).count();
+    assert_eq!(changed, 8000);
+    db.close().expect("closed");
+    is_whole(&disk);
 }
 
 /// Rules `values-before-record` and `pages-before-location`: what a record in the log names is on the device.
