@@ -113,7 +113,7 @@ impl Rounds {
     /// Flush `sync-pages` (rule `pages-before-location`).
     pub(super) fn sync_pages(&mut self, db: &NamespaceDb) -> Result<()> {
         let written = self.iter_mut().map(|thread| &mut thread.round.overflow_written);
-        if written.fold(false, |any, own| std::mem::take(own) || any) {
+        if written.map(std::mem::take).filter(|any| *any).count() > 0 {
             db.store.device.sync(&db.space.overflow)?;
         }
         db.store.device.sync(&db.store.leaf_file)?;
