@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::frames::Target;
 
 /// Bytes of a change stream that are read, at most: all changes are in memory until they are committed.
-const LIMIT: u64 = 512 << 20;
+pub(crate) const LIMIT: u64 = 512 << 20;
 
 /// Applies the changes of [`Server::changes`](crate::Server::changes) to a database, as one commit, and gives its number.
 /// They are judged by the root alone: the stream needs no trust. A target of one namespace is that of a database which

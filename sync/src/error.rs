@@ -46,6 +46,9 @@ pub enum Error {
     /// The database refused, or its device failed.
     #[error(transparent)]
     Db(pleach::Error),
+    /// The system refuses a listener, a thread or a signal.
+    #[error("the system refuses: {0}")]
+    System(std::io::Error),
     /// The change stream could not be read or does not fit the database.
     #[error(transparent)]
     Stream(pleach_ops::Error),

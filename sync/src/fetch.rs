@@ -437,6 +437,14 @@ impl Fetch {
         Ok(db)
     }
 
+    /// Removes the folder of the fetch: what was fetched is not wanted, or is loaded.
+    ///
+    /// # Errors
+    /// [`Error::Folder`].
+    pub fn discard(self) -> Result<()> {
+        self.frames.remove()
+    }
+
     /// Sets aside the frames that are not what they were, and says how many.
     fn set_damage_aside(&mut self) -> Error {
         let hasher = self.target.hasher;

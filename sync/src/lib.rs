@@ -1,8 +1,8 @@
 //! A node that joins: [`Server`] serves the states of a database, [`Fetch`] fetches one from strangers, part by part, each
 //! verified against a trusted root before it is kept, and [`catch_up`] applies a stranger's changes.
 //!
-//! There is no socket, clock or thread: the caller carries an [`Ask`] to a server and the answer back, over HTTP or
-//! anything else, and says what time it is. docs/sync.md has the encodings and what a client believes.
+//! There is no socket, clock or thread: the caller carries an [`Ask`] to a server and the answer back, and says what time
+//! it is. Feature `http` has both ends over HTTP/1.1. docs/sync.md has the encodings and what a client believes.
 //!
 //! ```
 //! use std::time::Duration;
@@ -36,6 +36,8 @@ mod catch_up;
 mod error;
 mod fetch;
 mod frames;
+#[cfg(feature = "http")]
+pub mod http;
 mod limits;
 mod ranges;
 mod server;
@@ -46,8 +48,8 @@ pub use error::{Error, Refusal, Result};
 pub use fetch::{Fetch, Judged, Judgement, Progress, Ticket};
 pub use frames::Target;
 pub use limits::Limits;
-pub use server::Server;
-pub use wire::{Ask, Head, PartAsk};
+pub use server::{Feed, Server};
+pub use wire::{Ask, FeedHead, Head, MOST_KEYS, PartAsk, Place, verify_keys};
 
 /// Encodings that come from strangers, for fuzzers and tests; no part of the interface.
 #[doc(hidden)]

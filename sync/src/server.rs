@@ -8,12 +8,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pleach::proof::roots::NamespaceRoots;
 use pleach::range::key_before;
-use pleach::{Db, Error, Node, Options, Roots, Session};
+use pleach::{Db, Error, Key, Node, Options, Roots, Session};
 use pleach_ops::export::export_proven_changes;
 
 use crate::error::{Refusal, Result};
 use crate::limits::{LEAST_ANSWER, Limits};
-use crate::wire::{Ask, Head, PartAsk, encode_pair, encode_part, encode_roots};
+use crate::wire::{
+    Ask, FeedHead, Head, MOST_KEYS, PartAsk, Place, encode_pair, encode_part, encode_roots,
+    encode_value,
+};
 
 /// Commits whose roots are known, at most: those before the newest one.
 const KNOWN: u64 = 100_000;
@@ -118,6 +121,13 @@ impl Server {
                 encode_roots(&NamespaceRoots::from(session.roots()), out);
                 Ok(())
             }),
+            Ask::Place(root) => self.place(root, out),
+            Ask::Keys { keys, .. } if !(1..=MOST_KEYS).contains(&keys.len()) => {
+                Err(Refusal::Malformed)
+            }
+            Ask::Keys { root, namespace, keys } => {
+                self.with_session(root, |session| self.keys(session, *namespace, keys, out))
+            }
             Ask::Part(ask) if ask.first > ask.last => Err(Refusal::Malformed),
             Ask::Part(ask) => self.with_session(&ask.root, |session| self.part(session, ask, out)),
             Ask::Changes { from, to } => self.changes(from, to, &mut *out),
@@ -138,11 +148,28 @@ impl Server {
         if older.commit_number() >= newer.commit_number() {
             return Err(Refusal::Unknown);
         }
-        let written = export_proven_changes(&older, &newer, out);
-        written.map(drop).map_err(|error| match error {
-            pleach_ops::Error::Db(error) => refusal(error),
-            error => Refusal::Failed(error.to_string()),
-        })
+        write_changes(&older, &newer, out)
+    }
+
+    /// The changes of each commit after this one, for an indexer. The root over all of the commit says that it is the
+    /// indexer's: numbers are those of this server's database.
+    ///
+    /// # Errors
+    /// [`Refusal::Gone`]; [`Refusal::Unknown`] for a commit that is not there yet, or has another root.
+    pub fn feed(&self, commit: u64, root: &Node) -> Result<Feed, Refusal> {
+        if commit > self.db.commit_number() {
+            return Err(Refusal::Unknown);
+        }
+        let at = self.db.at(commit).map_err(refusal)?;
+        if at.roots().over_all(at.hasher()) != *root {
+            return Err(Refusal::Unknown);
+        }
+        Ok(Feed { db: self.db.clone(), at })
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn db(&self) -> &Db {
+        &self.db
     }
 
     fn head(&self, out: &mut Vec<u8>) -> Result<()> {
@@ -150,6 +177,43 @@ impl Server {
         let newest = session.roots().over_all(session.hasher());
         let (commit, oldest) = (session.commit_number(), *self.db.history().start());
         Head { newest, commit, oldest, answer: self.limits.answer_bytes().into() }.encode(out);
+        Ok(())
+    }
+
+    fn place(&self, root: &Node, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let commit = *self.state.lock().commits.get(root).ok_or(Refusal::Unknown)?;
+        let (oldest, newest) = self.db.history().into_inner();
+        if commit < oldest {
+            return Err(Refusal::Gone { oldest });
+        }
+        Place { commit, oldest, newest }.encode(out);
+        Ok(())
+    }
+
+    fn keys(
+        &self,
+        session: &Session,
+        namespace: u8,
+        keys: &[Key],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        out.clear();
+        let of = session.namespace(namespace)?;
+        let mut values = Vec::new();
+        let mut count = 0;
+        for key in keys {
+            let value = of.read(key)?;
+            let bytes = value.as_ref().map_or(0, |value| value.len());
+            if count > 0 && values.len() + 4 + bytes > self.limits.answer_bytes() as usize {
+                break;
+            }
+            encode_value(value.as_deref(), &mut values);
+            count += 1;
+        }
+        let proof = of.prove_many(&keys[..count])?;
+        out.extend(u32::try_from(proof.len()).expect("of 64 keys").to_le_bytes());
+        out.extend(&proof[..]);
+        out.extend(values);
         Ok(())
     }
 
@@ -203,6 +267,45 @@ impl Server {
         state.sessions.push(KeptSession { root: *root, session: Arc::clone(&session), used });
         Ok(session)
     }
+}
+
+/// The changes of commit after commit.
+#[derive(Debug)]
+pub struct Feed {
+    db: Db,
+    at: Session,
+}
+
+impl Feed {
+    /// Gives the next commit, a [`FeedHead`] with its blob and change stream, or leaves `out` empty when there is none yet.
+    ///
+    /// # Errors
+    /// [`Refusal`]: [`Refusal::Gone`] when commits come faster than they are asked for. The feed is over.
+    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        out.clear();
+        let commit = self.at.commit_number() + 1;
+        if commit > self.db.commit_number() {
+            return Ok(());
+        }
+        let next = self.db.at(commit).map_err(refusal)?;
+        let mut stream = Vec::new();
+        write_changes(&self.at, &next, &mut stream)?;
+        let root = next.roots().over_all(next.hasher());
+        let (blob, stream_bytes) = (next.blob(), stream.len() as u64);
+        FeedHead { commit, root, blob: blob.len() as u64, stream: stream_bytes }.encode(out);
+        out.extend(blob);
+        out.extend(stream);
+        self.at = next;
+        Ok(())
+    }
+}
+
+fn write_changes(older: &Session, newer: &Session, out: impl Write) -> Result<(), Refusal> {
+    let written = export_proven_changes(older, newer, out);
+    written.map(drop).map_err(|error| match error {
+        pleach_ops::Error::Db(error) => refusal(error),
+        error => Refusal::Failed(error.to_string()),
+    })
 }
 
 impl Known {

@@ -12,6 +12,11 @@ use pleach_core::node::value_hash;
 use crate::error::Refusal;
 use crate::limits::MOST_PROOF;
 
+/// Keys of a question, at most: its path is less than 5 KiB.
+pub const MOST_KEYS: usize = 64;
+/// The length of a value that is not there.
+const ABSENT: u32 = u32::MAX;
+
 /// A question to a server. [`fmt::Display`] gives its path, and [`FromStr`] reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
@@ -19,8 +24,19 @@ pub enum Ask {
     Head,
     /// The namespaces of the state with this root over all, and their roots.
     Roots(Node),
+    /// Where the state with this root lies: a [`Place`].
+    Place(Node),
     /// A part of the pairs of a namespace.
     Part(PartAsk),
+    /// What keys of a namespace have, and a proof of it, for [`verify_keys`].
+    Keys {
+        /// Root over all of the state, or of the namespace.
+        root: Node,
+        /// The namespace.
+        namespace: u8,
+        /// The keys, 1 to [`MOST_KEYS`].
+        keys: Vec<Key>,
+    },
     /// What changed from the state of one root to that of another: a change stream, for
     /// [`catch_up`](crate::catch_up()).
     Changes {
@@ -54,6 +70,11 @@ impl fmt::Display for Ask {
             Self::Part(PartAsk { root, namespace, first, last, bytes }) => {
                 write!(f, "part/{}/{namespace}/{}/{}/{bytes}", hex(root), hex(first), hex(last))
             }
+            Self::Place(root) => write!(f, "place/{}", hex(root)),
+            Self::Keys { root, namespace, keys } => {
+                write!(f, "keys/{}/{namespace}", hex(root))?;
+                keys.iter().try_for_each(|key| write!(f, "/{}", hex(key)))
+            }
             Self::Changes { from, to } => write!(f, "changes/{}/{}", hex(from), hex(to)),
         }
     }
@@ -69,6 +90,13 @@ impl FromStr for Ask {
         let ask = match kind {
             Some("head") => Self::Head,
             Some("roots") => Self::Roots(bytes(next()?)?.into()),
+            Some("place") => Self::Place(bytes(next()?)?.into()),
+            Some("keys") => {
+                let (root, namespace) = (bytes(next()?)?.into(), number(next()?)?);
+                let keys =
+                    parts.by_ref().take(MOST_KEYS).map(bytes).collect::<Result<Vec<_>, _>>()?;
+                Self::Keys { root, namespace, keys }
+            }
             Some("part") => Self::Part(PartAsk {
                 root: bytes(next()?)?.into(),
                 namespace: number(next()?)?,
@@ -81,8 +109,9 @@ impl FromStr for Ask {
             }
             _ => return Err(Refusal::Malformed),
         };
+        let is_empty = matches!(&ask, Self::Keys { keys, .. } if keys.is_empty());
         // One text for each question.
-        if parts.next().is_none() && ask.to_string() == path {
+        if !is_empty && parts.next().is_none() && ask.to_string() == path {
             Ok(ask)
         } else {
             Err(Refusal::Malformed)
@@ -126,14 +155,125 @@ impl Head {
 
     /// Reads the answer to [`Ask::Head`]. What it says is not proven.
     pub fn decode(answer: &[u8]) -> Option<Self> {
-        let answer: &[u8; Self::BYTES] = answer.try_into().ok()?;
-        let (newest, numbers) = answer.split_first_chunk::<32>()?;
-        let (numbers, []) = numbers.as_chunks::<8>() else { return None };
-        let [commit, oldest, answer] = numbers else { return None };
-        let [commit, oldest, answer] =
-            [commit, oldest, answer].map(|number| u64::from_le_bytes(*number));
-        Some(Self { newest: (*newest).into(), commit, oldest, answer })
+        let (newest, [commit, oldest, answer]) = root_and_numbers(answer.try_into().ok()?);
+        Some(Self { newest, commit, oldest, answer })
     }
+}
+
+/// Where a state lies in the history of a server's database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The commit of the state.
+    pub commit: u64,
+    /// The oldest commit of the history.
+    pub oldest: u64,
+    /// The newest commit.
+    pub newest: u64,
+}
+
+impl Place {
+    /// Bytes of a place.
+    pub const BYTES: usize = 24;
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        for number in [self.commit, self.oldest, self.newest] {
+            out.extend(number.to_le_bytes());
+        }
+    }
+
+    /// Reads the answer to [`Ask::Place`]. What it says is not proven.
+    pub fn decode(answer: &[u8]) -> Option<Self> {
+        let answer: &[u8; Self::BYTES] = answer.try_into().ok()?;
+        let (numbers, []) = answer.as_chunks::<8>() else { return None };
+        let [commit, oldest, newest] = numbers else { return None };
+        let [commit, oldest, newest] =
+            [commit, oldest, newest].map(|number| u64::from_le_bytes(*number));
+        Some(Self { commit, oldest, newest })
+    }
+}
+
+/// A commit of a feed. Its blob follows, and its change stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedHead {
+    /// The commit, in the server's database.
+    pub commit: u64,
+    /// Root over all of its state.
+    pub root: Node,
+    /// Bytes of its blob. No root proves it.
+    pub blob: u64,
+    /// Bytes of its change stream, for [`catch_up`](crate::catch_up()).
+    pub stream: u64,
+}
+
+impl FeedHead {
+    /// Bytes of a head.
+    pub const BYTES: usize = 56;
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.root.to_bytes());
+        for number in [self.commit, self.blob, self.stream] {
+            out.extend(number.to_le_bytes());
+        }
+    }
+
+    /// Reads a head. What it says is not proven.
+    pub fn decode(head: &[u8; Self::BYTES]) -> Self {
+        let (root, [commit, blob, stream]) = root_and_numbers(head);
+        Self { commit, root, blob, stream }
+    }
+}
+
+fn root_and_numbers(bytes: &[u8; 56]) -> (Node, [u64; 3]) {
+    let mut root = [0; 32];
+    root.copy_from_slice(&bytes[..32]);
+    let (numbers, _) = bytes[32..].as_chunks::<8>();
+    (root.into(), std::array::from_fn(|at| u64::from_le_bytes(numbers[at])))
+}
+
+/// Appends a value of the answer to [`Ask::Keys`].
+pub(crate) fn encode_value(value: Option<&[u8]>, out: &mut Vec<u8>) {
+    let length = value
+        .map_or(ABSENT, |value| u32::try_from(value.len()).expect("a value has at most 64 MiB"));
+    out.extend(length.to_le_bytes());
+    out.extend(value.unwrap_or_default());
+}
+
+/// The values of the first keys of the question, as many as the answer has, at least one; `None` for a key that has none.
+/// `root` is that of the namespace.
+///
+/// # Errors
+/// What is wrong with the answer.
+pub fn verify_keys<'a>(
+    answer: &'a [u8],
+    hasher: Hasher,
+    root: &Node,
+    keys: &[Key],
+) -> Result<Vec<Option<&'a [u8]>>, &'static str> {
+    let cut = "values that are cut off";
+    let (length, rest) = answer.split_first_chunk::<4>().ok_or(cut)?;
+    let (proof, mut rest) =
+        rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(cut)?;
+    let verified = multi::verify(hasher, proof, root).map_err(|_| "a proof of another root")?;
+    let mut values = Vec::new();
+    while let Some((length, behind)) = rest.split_first_chunk::<4>() {
+        let key = keys.get(values.len()).ok_or("more values than keys")?;
+        let length = u32::from_le_bytes(*length);
+        let value;
+        (value, rest) = if length == ABSENT {
+            (None, behind)
+        } else {
+            let (value, behind) = behind.split_at_checked(length as usize).ok_or(cut)?;
+            (Some(value), behind)
+        };
+        if verified.proves(key, value) != Some(true) {
+            return Err("a value that is not proven");
+        }
+        values.push(value);
+    }
+    if !rest.is_empty() || values.is_empty() && !keys.is_empty() {
+        return Err(cut);
+    }
+    Ok(values)
 }
 
 /// The answer to [`Ask::Roots`].

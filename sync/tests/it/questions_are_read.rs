@@ -1,6 +1,6 @@
 //! Each question has one text, and nothing else is one.
 
-use pleach_sync::{Ask, Head, PartAsk, Refusal};
+use pleach_sync::{Ask, Head, PartAsk, Place, Refusal};
 
 use crate::common::{commit, key, options, over_all, put, server};
 
@@ -9,7 +9,8 @@ fn a_question_is_read_as_it_was_written_and_no_other_text_is_one() {
     let (root, to) = ([0xab; 32].into(), [7; 32].into());
     let part = PartAsk { root, namespace: 255, first: [0; 32], last: [0xff; 32], bytes: 7 };
     let hex = "ab".repeat(32);
-    for ask in [Ask::Head, Ask::Roots(root), Ask::Part(part), Ask::Changes { from: root, to }] {
+    let changes = Ask::Changes { from: root, to };
+    for ask in [Ask::Head, Ask::Roots(root), Ask::Place(root), Ask::Part(part), changes] {
         let text = ask.to_string();
         assert_eq!(text.parse(), Ok(ask));
         for at in 0..text.len() {
@@ -25,7 +26,15 @@ fn a_question_is_read_as_it_was_written_and_no_other_text_is_one() {
             assert_eq!(wrong.parse::<Ask>(), Err(Refusal::Malformed), "{wrong}");
         }
     }
+    for count in [1, 2, 64] {
+        let ask = Ask::Keys { root, namespace: 9, keys: vec![[3; 32]; count] };
+        assert_eq!(ask.to_string().parse(), Ok(ask));
+    }
     for wrong in [
+        format!("keys/{hex}/9"),
+        format!("keys/{hex}/9/"),
+        format!("keys/{hex}/9/{hex}/"),
+        format!("keys/{hex}/9{}", format!("/{hex}").repeat(65)),
         format!("part/{hex}/256/{hex}/{hex}/1"),
         format!("part/{hex}/-1/{hex}/{hex}/1"),
         format!("part/{hex}/01/{hex}/{hex}/1"),
@@ -37,6 +46,7 @@ fn a_question_is_read_as_it_was_written_and_no_other_text_is_one() {
     ] {
         assert_eq!(wrong.parse::<Ask>(), Err(Refusal::Malformed), "{wrong}");
     }
+    assert_eq!([0, 23, 25].map(|bytes| Place::decode(&vec![0; bytes])), [None; 3]);
     assert_eq!([0, 55, 57].map(|bytes| Head::decode(&vec![0; bytes])), [None; 3]);
 }
 
