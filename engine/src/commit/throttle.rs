@@ -98,8 +98,7 @@ fn check_waiting_helps(
             && db.pace.checkpoint_error().is_none();
         // Pages that a flush has replaced become free when its record is durable and no reader uses them.
         let frees = db.space.has_retired_leaves() || db.can_release_extents();
-        let helps = db.is_being_drained() || shortens || frees;
-        if !matches!(error, Error::Full(_)) || !helps {
+        if !matches!(error, Error::Full(_)) || !(db.is_being_drained() || shortens || frees) {
             // The background may have made room since that was looked at.
             *room = db.admit(wanted);
             room.clone()?;

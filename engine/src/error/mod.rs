@@ -449,6 +449,8 @@ impl Error {
     /// makes a read worth another try, and an open, too.
     pub fn advice(&self) -> Advice {
         match self {
+            // Also where it has poisoned the database first.
+            _ if matches!(self.device(), Some(IoError::FolderRemoved { .. })) => Advice::Restore,
             Self::Quarantined { first, .. } => first.advice(),
             // Limits caused by others, which change with time.
             Self::Overtaken { .. } | Self::WouldWait => Advice::Retry,

@@ -84,6 +84,10 @@ fn the_devices_error_is_found_through_whatever_is_around_it() {
         let again = error.advice() == Advice::FreeSpace;
         assert_eq!(again, !error.is_poisoned(), "{error:?}");
     }
+    // A write of the background may have found it first, and have poisoned the database.
+    for error in around(&IoError::FolderRemoved { folder: "db".into() }) {
+        assert_eq!(error.advice(), Advice::Restore, "{error:?}");
+    }
     for error in [Error::WouldWait, Error::Closed, Error::Poisoned(PoisonCause::Panic)] {
         assert!(error.device().is_none() && !error.is_full(), "{error:?}");
     }
