@@ -1,11 +1,13 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-use pleach::Key;
 use pleach::internals::hexadecimal::from_hex;
+use pleach::{Hasher, Key};
+use pleach_sync::http::Url;
 
 use crate::error::{CliError, Result};
 use crate::output;
@@ -39,12 +41,14 @@ Examples:
   pleach restore /mnt/backup --to /mnt/ssd/copy
   pleach scrub /mnt/ssd/state --mib-per-second 20
   pleach repair /mnt/ssd/state --from /mnt/backup --to /mnt/ssd/mended
+  pleach serve /mnt/ssd/state --listen 0.0.0.0:7070
+  pleach sync /mnt/ssd/new --root 0x8f3c... --from http://a:7070 --from http://b:7070
   pleach export /mnt/ssd/state --to state.plx
   pleach import /mnt/ssd/copy --from state.plx
   pleach rollback /mnt/ssd/state --at 1041
 
-`rollback` and `repair` open the database for writing: where a process has it open, it is in use. All others read
-beside that process.
+`rollback`, `repair` and `sync` open the database for writing: where a process has it open, it is in use. All others
+read beside that process.
 Exit codes: 0 fine; 1 findings; 2 arguments that do not fit; 3 the database is in use; 4 it does not open; 5 damaged
 data was met; 6 the system refused; 7 another version has made it.";
 
@@ -75,6 +79,8 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// A line a second with what the process that writes does
     Top(TopArgs),
+    /// What a reader knows of a database, once, as text for Prometheus
+    Metrics(MetricsArgs),
     /// Proves a key, present or absent
     Prove(AtArgs),
     /// Verifies what `prove` has written, without a database
@@ -87,6 +93,10 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     /// Keeps a database up with an archive; others can read it meanwhile
     Follow(FollowArgs),
+    /// Serves the states of a database over HTTP, beside the process that writes it, until SIGTERM
+    Serve(ServeArgs),
+    /// Fetches the state of a root from servers, verified, into a new database, or brings one to a newer root
+    Sync(SyncArgs),
     /// Reads all pages, long values and log records, at a pace, beside the process that writes, and lists bad pages
     Scrub(ScrubArgs),
     /// Mends a closed database: brings a backup up to it, or cuts a damaged log, or writes what is whole
@@ -303,6 +313,64 @@ pub(crate) struct FollowArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderPath,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The address and port to listen on; port 0 has the system choose one
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: SocketAddr,
+    /// Sends so many MiB a second at most; 0 for no limit
+    #[arg(long, value_name = "MIB", default_value_t = 50, value_parser = clap::value_parser!(u64).range(..1 << 20))]
+    pub(crate) mib_per_second: u64,
+    /// Connections at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..1 << 16))]
+    pub(crate) connections: u64,
+    /// Connections of one address at the same time; a proxy is one address
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..1 << 16))]
+    pub(crate) of_address: u64,
+    /// Memory of the reader's cache and of what older states replaced, in MiB; a tenth and 48 MiB come on top
+    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
+    pub(crate) memory_mib: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SyncArgs {
+    /// The folder of the database: missing, empty, that of a sync which was cut off, or one that goes on to a newer root.
+    /// Beside it FOLDER.sync keeps what was fetched, until it is loaded
+    pub(crate) folder: PathBuf,
+    /// The root over all namespaces that you trust, 64 hexadecimal digits, with or without 0x
+    #[arg(long, value_name = "HEX", value_parser = digits)]
+    pub(crate) root: Key,
+    /// A server, http://HOST:PORT; several are asked together
+    #[arg(long, value_name = "URL", required = true)]
+    pub(crate) from: Vec<Url>,
+    /// The hasher of the database
+    #[arg(long, value_name = "NAME", default_value = "blake3", value_parser = hasher)]
+    pub(crate) hasher: Hasher,
+    /// Then reads further roots over all from standard input, one a line, and goes on to each
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Ends when nothing right has come for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) give_up: u64,
+    /// Commits that the database keeps readable
+    #[arg(long, value_name = "COMMITS", default_value_t = 128)]
+    pub(crate) history: u64,
+    /// Memory for the database and its load, in MiB, half for each; a tenth and 48 MiB come on top
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
+    pub(crate) memory_mib: u64,
+    /// For programs: a JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ScrubArgs {
     #[command(flatten)]
     pub(crate) folder: FolderArgs,
@@ -377,6 +445,11 @@ pub(crate) fn man_sections(command: &str) -> String {
 fn digits(text: &str) -> core::result::Result<Key, String> {
     let parsed = text.parse::<pleach::Node>().map(pleach::Node::to_bytes);
     parsed.map_err(|error| error.to_string())
+}
+
+fn hasher(name: &str) -> core::result::Result<Hasher, String> {
+    let known = [Hasher::BLAKE3, Hasher::SHA2_256].map(Hasher::name).join(" or ");
+    Hasher::of_name(name).ok_or_else(|| format!("say {known}"))
 }
 
 /// Zero would remove the last full, too.

@@ -97,6 +97,29 @@ impl CliError {
         }
     }
 
+    /// Wraps an error of the system about signals.
+    #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+    pub(crate) fn signals(error: std::io::Error) -> Self {
+        Self::new(ErrorKind::System, format!("signals: {error}"))
+    }
+
+    /// Wraps an error of a fetch, a load or a catch-up of a folder's database.
+    pub(crate) fn sync(folder: &Path) -> impl Fn(pleach_sync::Error) -> Self + '_ {
+        use pleach_sync::Error as E;
+        move |error| {
+            let kind = match error {
+                E::Db(error) => return Self::engine(folder)(error),
+                E::Stream(error) => return Self::engine(folder)(error),
+                E::InUse(_) => ErrorKind::InUse,
+                E::OtherTarget(_) => ErrorKind::Usage,
+                E::Damaged { .. } | E::Incomplete { .. } => ErrorKind::Damaged,
+                E::Lie(_) => ErrorKind::Findings,
+                _ => ErrorKind::System,
+            };
+            Self::new(kind, error.to_string())
+        }
+    }
+
     /// Wraps an error of the engine about a folder, and adds which of these commands may help.
     pub(crate) fn engine<E: Into<pleach_ops::Error>>(folder: &Path) -> impl Fn(E) -> Self + '_ {
         move |error| {

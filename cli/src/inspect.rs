@@ -8,7 +8,7 @@ use pleach::{Commit, Db, Error};
 use pleach_ops::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
 use serde_json::{Value, json};
 
-use crate::args::{AtArgs, CheckArgs, DumpArgs, ExplainArgs, FolderArgs, HistoryArgs};
+use crate::args::{AtArgs, CheckArgs, DumpArgs, ExplainArgs, FolderArgs, HistoryArgs, MetricsArgs};
 use crate::database::{open_reading, reading, session};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, bar, counting};
@@ -377,4 +377,10 @@ pub(crate) fn dump(args: &DumpArgs) -> Result<()> {
         };
         Err(if printed == 0 { error } else { error.after_document() })
     })
+}
+
+/// The page of metrics, once.
+pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
+    let page = reading(args.folder.path()?, pleach_ops::reader_metrics)?;
+    output::print(&page)
 }

@@ -10,18 +10,16 @@ mod inspect;
 mod output;
 mod repair;
 mod signals;
+mod sync;
 mod top;
 
 use std::process::ExitCode;
 
 use args::Command;
-use error::{CliError, ErrorKind, Result};
+use error::{CliError, Result};
 use serde_json::json;
 
 fn main() -> ExitCode {
-    if let Err(error) = signals::end_first_process() {
-        return output::report(&CliError::new(ErrorKind::System, format!("signals: {error}")));
-    }
     let error = match args::parse().map(|cli| run(&cli.command)) {
         Ok(Ok(())) | Err(None) => return ExitCode::SUCCESS,
         Ok(Err(error)) | Err(Some(error)) => error,
@@ -36,6 +34,10 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<()> {
+    // A server ends by itself.
+    if !matches!(command, Command::Serve(_)) {
+        signals::end_first_process().map_err(CliError::signals)?;
+    }
     match command {
         Command::Stat(args) => inspect::stat(args),
         Command::Namespaces(args) => inspect::namespaces(args),
@@ -46,6 +48,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Dump(args) => inspect::dump(args),
         Command::Prove(args) => change::prove(args),
         Command::Top(args) => top::top(args),
+        Command::Metrics(args) => inspect::metrics(args),
+        Command::Serve(args) => sync::serve(args),
+        Command::Sync(args) => sync::sync(args),
         Command::Upgrade(args) => change::upgrade(args),
         Command::Verify(args) => change::verify(args),
         Command::Rollback(args) => change::rollback(args),

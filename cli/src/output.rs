@@ -63,6 +63,11 @@ pub(crate) fn bar(what: &'static str) -> ProgressBar {
     show(what, Some(1 << 16), "{msg} {wide_bar} {percent} %, {eta} left")
 }
 
+/// The same where the message says how long it takes.
+pub(crate) fn share(what: &'static str) -> ProgressBar {
+    show(what, Some(1_000), "{msg}, {percent} %")
+}
+
 /// The same where the total is unknown.
 pub(crate) fn waiting(what: &'static str) -> ProgressBar {
     show(what, None, "{msg}, {elapsed}")

@@ -193,6 +193,11 @@ impl Fetch {
         };
         if let Some(namespace) = target.namespace {
             fetch.begin([(namespace, target.root)])?;
+        } else if let Some(answer) = fetch.frames.roots()?
+            && let Ok(roots) = decode_roots(&answer, target.hasher, &target.root)
+        {
+            // A damaged list is asked for again.
+            fetch.begin(roots.iter().map(|(number, root)| (number, *root)))?;
         }
         Ok(fetch)
     }
@@ -329,6 +334,7 @@ impl Fetch {
             (Ok(Found::Part(verified)), Some(part)) => self.keep(&part, &verified, answer)?,
             // Two servers may have been asked.
             (Ok(Found::Roots(roots)), _) if self.namespaces.is_empty() => {
+                self.frames.keep_roots(answer)?;
                 self.begin(roots.iter().map(|(number, root)| (number, *root)))?;
             }
             (Ok(_), _) => {}

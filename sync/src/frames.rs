@@ -39,6 +39,8 @@ impl Target {
     }
 }
 
+/// Name of the file with the list of roots.
+const ROOTS: &str = "roots";
 const MAGIC: [u8; 4] = *b"PLSF";
 /// Bytes of a frame's head.
 const HEAD: usize = 128;
@@ -121,11 +123,7 @@ impl Frames {
             Ok(found) if found == target.encode() => {}
             Ok(_) => return Err(Error::OtherTarget(folder.to_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let new = folder.join("target.new");
-                std::fs::write(&new, target.encode()).map_err(failed)?;
-                File::open(&new).and_then(|file| file.sync_all()).map_err(failed)?;
-                std::fs::rename(&new, &name).map_err(failed)?;
-                sync_folder(folder).map_err(failed)?;
+                write_whole(folder, "target", &target.encode()).map_err(failed)?;
             }
             Err(error) => return Err(failed(error)),
         }
@@ -246,6 +244,20 @@ impl Frames {
         missing
     }
 
+    /// The list of roots that was kept, if any. It is verified by who reads it.
+    pub(crate) fn roots(&self) -> Result<Option<Vec<u8>>> {
+        match std::fs::read(self.folder.join(ROOTS)) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Keeps the list of roots.
+    pub(crate) fn keep_roots(&self, answer: &[u8]) -> Result<()> {
+        write_whole(&self.folder, ROOTS, answer).map_err(|error| self.failed(error))
+    }
+
     /// Bytes of the file.
     pub(crate) fn bytes(&self) -> u64 {
         self.end
@@ -265,6 +277,11 @@ fn failed(folder: &Path, error: std::io::Error) -> Error {
     Error::Folder { path: folder.to_owned(), error }
 }
 
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
+/// Writes a file, which is there as a whole or not at all.
+fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let new = folder.join(format!("{name}.new"));
+    std::fs::write(&new, bytes)?;
+    File::open(&new)?.sync_all()?;
+    std::fs::rename(&new, folder.join(name))?;
     File::open(folder)?.sync_all()
 }

@@ -1,5 +1,6 @@
 //! The tests of `pleach-cli`, linked once.
 
+mod a_node_joins;
 mod cli;
 mod common;
 mod operators_week;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Empty};
@@ -14,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{KIND, PREFIX};
 use crate::error::{Error, Refusal, Result};
@@ -107,8 +108,19 @@ impl Peer {
     /// # Errors
     /// [`Refusal`]: of the server, or [`Refusal::Failed`] without a whole answer in `patience`.
     pub fn ask(&mut self, ask: &Ask, most: usize, patience: Duration) -> Result<Vec<u8>, Refusal> {
+        self.ask_unless(&AtomicBool::new(false), ask, most, patience)
+    }
+
+    /// The same, until `stop` is set.
+    pub(super) fn ask_unless(
+        &mut self,
+        stop: &AtomicBool,
+        ask: &Ask,
+        most: usize,
+        patience: Duration,
+    ) -> Result<Vec<u8>, Refusal> {
         let Self { url, runtime, connection } = self;
-        runtime.block_on(async {
+        let asking = async {
             let until = Instant::now() + patience;
             let mut body = begin(url, connection, &ask.to_string(), until).await?;
             let mut answer = Vec::new();
@@ -122,6 +134,16 @@ impl Peer {
                 }
             }
             Ok(answer)
+        };
+        runtime.block_on(async {
+            let mut asking = std::pin::pin!(asking);
+            loop {
+                match timeout(Duration::from_millis(100), asking.as_mut()).await {
+                    Ok(answered) => return answered,
+                    Err(_) if stop.load(Ordering::Relaxed) => return Err(failed("stopped")),
+                    Err(_) => {}
+                }
+            }
         })
     }
 

@@ -16,10 +16,8 @@ pub(super) struct Counters {
     questions: [AtomicU64; KINDS.len()],
     refusals: [AtomicU64; REFUSALS.len()],
     pub(super) bytes: AtomicU64,
-    pub(super) connections: AtomicU64,
     /// Connections that were closed at once: their address had enough.
     pub(super) turned_away: AtomicU64,
-    pub(super) feeds: AtomicU64,
 }
 
 /// The name of a refusal.
@@ -45,35 +43,34 @@ impl Counters {
         self.refusals[at].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As Prometheus reads it.
-    pub(super) fn text(&self) -> String {
+    /// As Prometheus reads it, with the levels of the moment.
+    pub(super) fn text(&self, connections: usize, feeds: usize) -> String {
         let mut text = String::new();
-        let mut head = |name: &str, kind: &str, help: &str, lines: &[(String, &AtomicU64)]| {
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            for (label, value) in lines {
-                let _ = writeln!(text, "{name}{label} {}", value.load(Ordering::Relaxed));
-            }
-        };
-        let labels = |label: &str, names: &[&str]| {
-            names.iter().map(|name| format!("{{{label}=\"{name}\"}}")).collect::<Vec<_>>()
-        };
-        let of = |labels: Vec<String>, values| labels.into_iter().zip(values).collect::<Vec<_>>();
-        let kinds = of(labels("kind", &KINDS), &self.questions[..]);
-        head("pleach_serve_questions_total", "counter", "Questions, by kind.", &kinds);
-        let refusals = of(labels("kind", &REFUSALS), &self.refusals[..]);
-        head("pleach_serve_refusals_total", "counter", "Refusals, by kind.", &refusals);
-        for (name, kind, help, value) in [
-            ("pleach_serve_bytes_total", "counter", "Bytes of answers.", &self.bytes),
-            ("pleach_serve_connections", "gauge", "Open connections.", &self.connections),
-            (
-                "pleach_serve_turned_away_total",
-                "counter",
-                "Connections closed at once, as their address had enough.",
-                &self.turned_away,
-            ),
-            ("pleach_serve_feeds", "gauge", "Feeds that are followed.", &self.feeds),
+        for (name, help, kinds, values) in [
+            ("questions", "Questions, by kind.", &KINDS[..], &self.questions[..]),
+            ("refusals", "Refusals, by kind.", &REFUSALS, &self.refusals),
         ] {
-            head(name, kind, help, &[(String::new(), value)]);
+            let name = format!("pleach_serve_{name}_total");
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+            for (kind, value) in kinds.iter().zip(values) {
+                let value = value.load(Ordering::Relaxed);
+                let _ = writeln!(text, "{name}{{kind=\"{kind}\"}} {value}");
+            }
+        }
+        let (bytes, turned_away) = (&self.bytes, &self.turned_away);
+        for (name, kind, help, value) in [
+            ("bytes_total", "counter", "Bytes of answers.", bytes.load(Ordering::Relaxed)),
+            (
+                "turned_away_total",
+                "counter",
+                "Connections that were closed at once, as their address had enough.",
+                turned_away.load(Ordering::Relaxed),
+            ),
+            ("connections", "gauge", "Open connections.", connections as u64),
+            ("feeds", "gauge", "Feeds that are followed.", feeds as u64),
+        ] {
+            let name = format!("pleach_serve_{name}");
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
         }
         text
     }

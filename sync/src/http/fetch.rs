@@ -150,7 +150,7 @@ impl HttpFetch {
         })
     }
 
-    /// Ends [`Self::run`], from another thread, when the questions that are asked have an answer.
+    /// Ends [`Self::run`], from another thread. Answers that are on their way are lost.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.changed.notify_all();
@@ -189,8 +189,12 @@ impl HttpFetch {
                 continue;
             };
             drop(state);
-            let answer = peer.ask(&ask, self.limits.most_bytes(), self.limits.patience);
+            let answer =
+                peer.ask_unless(&self.stop, &ask, self.limits.most_bytes(), self.limits.patience);
             let judged = answer.as_ref().ok().map(|answer| ticket.judge(answer));
+            if answer.is_err() && self.stop.load(Ordering::Relaxed) {
+                return;
+            }
             let mut state = self.state.lock();
             let now = self.since.elapsed();
             let taken = match (judged, &answer) {
@@ -220,9 +224,9 @@ impl HttpFetch {
         while !self.stop.load(Ordering::Relaxed) {
             for (number, peer) in peers.iter_mut().enumerate() {
                 let ask = Ask::Place(self.root);
-                let asked = peer
-                    .as_mut()
-                    .and_then(|peer| peer.ask(&ask, Place::BYTES, Duration::from_secs(1)).ok());
+                let asked = peer.as_mut().and_then(|peer| {
+                    peer.ask_unless(&self.stop, &ask, Place::BYTES, Duration::from_secs(1)).ok()
+                });
                 let Some(place) = asked.and_then(|answer| Place::decode(&answer)) else { continue };
                 let known = &mut self.state.lock().servers[number];
                 let here = (Instant::now(), place);

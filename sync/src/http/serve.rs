@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -140,7 +140,6 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.service.counters.connections.fetch_sub(1, Ordering::Relaxed);
         let mut addresses = self.service.addresses.lock();
         if let Some(count) = addresses.get_mut(&self.address) {
             *count -= 1;
@@ -148,15 +147,6 @@ impl Drop for Place {
                 addresses.remove(&self.address);
             }
         }
-    }
-}
-
-/// Counts a level down when it is dropped.
-struct Level(Arc<Service>, fn(&Counters) -> &AtomicU64);
-
-impl Drop for Level {
-    fn drop(&mut self) {
-        (self.1)(&self.0.counters).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -195,7 +185,6 @@ impl Service {
                 self.counters.turned_away.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            self.counters.connections.fetch_add(1, Ordering::Relaxed);
             let place = Place { service: Arc::clone(&self), address, _permit: permit };
             tokio::spawn(Arc::clone(&self).connection(stream, place));
         }
@@ -245,7 +234,9 @@ impl Service {
 
     async fn answer_path(self: Arc<Self>, path: &str) -> Result<Answer, Refusal> {
         if path == "/metrics" {
-            let own = self.counters.text();
+            let connections = self.addresses.lock().values().sum();
+            let feeds = self.limits.feeds - self.feeds.available_permits();
+            let own = self.counters.text(connections, feeds);
             let page = self.on_thread(metrics).await?;
             return Ok(whole((page + &own).into_bytes(), "text/plain; version=0.0.4"));
         }
@@ -259,7 +250,7 @@ impl Service {
             let feed = self.on_thread(move |server| server.feed(commit, &root)).await?;
             let (to, chunks) = mpsc::channel(1);
             tokio::spawn(self.feed(feed, to, permit));
-            return Ok(streamed(Chunks(chunks)));
+            return Ok(streamed(Chunks { first: None, rest: chunks }));
         }
         let ask: Ask = ask.parse()?;
         let owed = self.pace.lock().saturating_duration_since(Instant::now());
@@ -338,7 +329,7 @@ impl Service {
         });
         // A refusal comes before the first chunk.
         match received.recv().await {
-            Some(Ok(first)) => Ok(streamed(Chunks(received).behind(first))),
+            Some(Ok(first)) => Ok(streamed(Chunks { first: Some(first), rest: received })),
             Some(Err(refusal)) => Err(refusal),
             None => Err(Refusal::Failed("the server has failed".to_owned())),
         }
@@ -350,8 +341,6 @@ impl Service {
         to: mpsc::Sender<Result<Bytes, Refusal>>,
         _permit: OwnedSemaphorePermit,
     ) {
-        self.counters.feeds.fetch_add(1, Ordering::Relaxed);
-        let _level = Level(Arc::clone(&self), |counters| &counters.feeds);
         while !to.is_closed() && !self.ends.load(Ordering::Relaxed) {
             let next = self.on_thread(move |_| {
                 let mut commit = Vec::new();
@@ -406,7 +395,7 @@ fn whole(bytes: Vec<u8>, kind: &'static str) -> Answer {
     answer(UnsyncBoxBody::new(Full::from(bytes).map_err(|never| match never {})), kind)
 }
 
-fn streamed(body: impl Body<Data = Bytes, Error = Refusal> + Send + 'static) -> Answer {
+fn streamed(body: Chunks) -> Answer {
     answer(UnsyncBoxBody::new(body), "application/octet-stream")
 }
 
@@ -418,17 +407,9 @@ fn answer(body: UnsyncBoxBody<Bytes, Refusal>, kind: &'static str) -> Answer {
 }
 
 /// A body of chunks; an empty one is the end. Without it the body is cut off, and the client sees that.
-struct Chunks(mpsc::Receiver<Result<Bytes, Refusal>>);
-
-impl Chunks {
-    fn behind(self, first: Bytes) -> FirstThen {
-        FirstThen { first: Some(first), then: self }
-    }
-}
-
-struct FirstThen {
+struct Chunks {
     first: Option<Bytes>,
-    then: Chunks,
+    rest: mpsc::Receiver<Result<Bytes, Refusal>>,
 }
 
 impl Body for Chunks {
@@ -439,26 +420,14 @@ impl Body for Chunks {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
-        self.0.poll_recv(context).map(|chunk| match chunk {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        self.rest.poll_recv(context).map(|chunk| match chunk {
             Some(Ok(bytes)) if bytes.is_empty() => None,
             Some(chunk) => Some(chunk.map(Frame::data)),
             None => Some(Err(Refusal::Failed("the server has failed".to_owned()))),
         })
-    }
-}
-
-impl Body for FirstThen {
-    type Data = Bytes;
-    type Error = Refusal;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
-            None => Pin::new(&mut self.then).poll_frame(context),
-        }
     }
 }
 
