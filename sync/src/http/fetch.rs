@@ -50,29 +50,29 @@ pub struct HttpFetch {
     limits: Limits,
     root: pleach::Node,
     since: Instant,
-    state: Mutex<State>,
+    state: Mutex<FetchState>,
     /// Something came, or all is over.
     changed: Condvar,
     stop: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct FetchState {
     fetch: Fetch,
-    servers: Vec<Known>,
+    servers: Vec<KnownServer>,
     /// When something right has come last.
     well: Instant,
     error: Option<Error>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct KnownServer {
     failure: Option<Refusal>,
     /// The first and the last place of the target.
     places: Option<[(Instant, Place); 2]>,
 }
 
-impl Known {
+impl KnownServer {
     fn leaves_in(&self) -> Option<Duration> {
         let [(before, first), (now, last)] = self.places?;
         let moved = last.oldest.checked_sub(first.oldest).filter(|moved| *moved > 0)?;
@@ -87,14 +87,14 @@ impl HttpFetch {
     /// A fetch that was opened with these limits and this target, and the servers that are asked. A server's number is its
     /// place among them.
     pub fn new(fetch: Fetch, target: &Target, limits: Limits, urls: Vec<Url>) -> Self {
-        let servers = vec![Known::default(); urls.len()];
+        let servers = vec![KnownServer::default(); urls.len()];
         let now = Instant::now();
         Self {
             urls,
             limits,
             root: target.root,
             since: now,
-            state: Mutex::new(State { fetch, servers, well: now, error: None }),
+            state: Mutex::new(FetchState { fetch, servers, well: now, error: None }),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
         }
@@ -162,7 +162,7 @@ impl HttpFetch {
         Status {
             progress: state.fetch.progress(),
             failures: state.servers.iter().map(|known| known.failure.clone()).collect(),
-            leaves_in: state.servers.iter().filter_map(Known::leaves_in).max(),
+            leaves_in: state.servers.iter().filter_map(KnownServer::leaves_in).max(),
         }
     }
 

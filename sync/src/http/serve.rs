@@ -132,13 +132,13 @@ struct Service {
 }
 
 /// A connection's place.
-struct Place {
+struct ConnectionPlace {
     service: Arc<Service>,
     address: IpAddr,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut addresses = self.service.addresses.lock();
         if let Some(count) = addresses.get_mut(&self.address) {
@@ -185,13 +185,13 @@ impl Service {
                 self.counters.turned_away.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let place = Place { service: Arc::clone(&self), address, _permit: permit };
+            let place = ConnectionPlace { service: Arc::clone(&self), address, _permit: permit };
             tokio::spawn(Arc::clone(&self).connection(stream, place));
         }
     }
 
     /// Its errors are the client's.
-    async fn connection(self: Arc<Self>, stream: TcpStream, _place: Place) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, _place: ConnectionPlace) {
         // An answer is sent at once, whatever its length; without that it is later alone.
         let _ = stream.set_nodelay(true);
         let stream = TokioIo::new(Timed::new(stream, self.limits.time));
