@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use pleach::{Db, Node, Options};
 use pleach_journal::format::creation::UNFINISHED;
 use pleach_sync::http::{self, Ended, HttpFetch, Peer, ServeLimits, Status, Url};
-use pleach_sync::{Ask, Error, Fetch, Head, Limits, Refusal, Server, Target, catch_up};
+use pleach_sync::{Ask, Error, Fetch, Head, Limits, Progress, Refusal, Server, Target, catch_up};
 use serde_json::{Value, json};
 use signal_hook::consts::TERM_SIGNALS;
 
@@ -211,7 +211,7 @@ fn show_while<T>(http: &HttpFetch, run: impl FnOnce() -> T) -> T {
             let since = Instant::now();
             while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 let status = http.status();
-                show(bar_of, &status, (first.share, first.bytes), since.elapsed());
+                show(bar_of, &status, &first, since.elapsed());
             }
         });
         let done = run();
@@ -228,10 +228,10 @@ fn show_while<T>(http: &HttpFetch, run: impl FnOnce() -> T) -> T {
     clippy::cast_sign_loss,
     reason = "printed with few digits"
 )]
-fn show(bar: &ProgressBar, status: &Status, (share, bytes): (f64, u64), passed: Duration) {
+fn show(bar: &ProgressBar, status: &Status, first: &Progress, passed: Duration) {
     let progress = &status.progress;
-    let done = progress.share - share;
-    let rate = progress.bytes.saturating_sub(bytes) as f64 / passed.as_secs_f64();
+    let done = progress.share - first.share;
+    let rate = progress.bytes.saturating_sub(first.bytes) as f64 / passed.as_secs_f64();
     let seconds = passed.as_secs_f64() * (1.0 - progress.share) / done;
     let left =
         if done > 0.0 { format!("{} left", rough(seconds)) } else { "nothing yet".to_owned() };
