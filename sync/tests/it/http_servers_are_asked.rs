@@ -164,15 +164,14 @@ fn every_refusal_of_a_server_is_typed() {
     assert!(matches!(gone, Some(Refusal::Gone { oldest: of }) if of <= oldest), "{gone:?}");
     // What is no question of these is refused, too, whatever it is.
     for text in [
-        "POST /v1/head HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n",
-        "GET /v1/feed/1 HTTP/1.1\r\nhost: a\r\n\r\n",
-        "GET /v2/head HTTP/1.1\r\nhost: a\r\n\r\n",
-        "GET /v1/../head HTTP/1.1\r\nhost: a\r\n\r\n",
+        "POST /v1/head HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+        "GET /v1/feed/1 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+        "GET /v2/head HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+        "GET /v1/../head HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
         "nonsense\r\n\r\n",
     ] {
         let mut stream = TcpStream::connect(served.at).expect("connected");
         stream.write_all(text.as_bytes()).expect("sent");
-        stream.shutdown(std::net::Shutdown::Write).expect("the end");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("read");
         assert!(answer.starts_with("HTTP/1.1 400 "), "{text} {answer}");
