@@ -50,14 +50,13 @@
 //!   root over all namespaces of a database, and proofs through it;
 //! * [`fold`]: from sorted keys to nodes and proofs, all hashing in batches;
 //! * [`page`]: leaf pages, branch pages and byte streams in 4 KiB;
-//! * `nomt` (a feature): proofs and witnesses of the crate `nomt-core`, and back;
 //! * `naive` (a feature, for tests): the slow, obvious twin of everything clever here.
 //!
 //! # Features
 //!
 //! `std` (default) detects instruction sets at run time; without it the crate is `no_std` and needs
 //! `alloc`. `blake3-platform` (default) hashes nodes through the batch call of the `blake3` crate.
-//! `naive` adds the reference trie, `nomt` the conversions to and from `nomt-core`. Definitions with their reasons are in `docs/trie.md` and
+//! `naive` adds the reference trie. Definitions with their reasons are in `docs/trie.md` and
 //! `docs/proofs.md`.
 #![no_std]
 #![warn(missing_debug_implementations)]
@@ -95,8 +94,6 @@ mod lanes;
 #[cfg(feature = "naive")]
 pub mod naive;
 pub mod node;
-#[cfg(feature = "nomt")]
-pub mod nomt;
 #[doc(hidden)]
 pub mod page;
 pub mod prefix;

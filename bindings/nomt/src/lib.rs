@@ -45,6 +45,7 @@ mod hashing;
 pub mod import;
 mod metrics;
 mod options;
+pub mod proofs;
 mod session;
 
 pub use database::{HashTableUtilization, Nomt, grow_hashtable, validate_hashtable};

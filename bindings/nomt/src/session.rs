@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pleach::{Access, SessionOptions};
-use pleach_core::{
-    nomt as convert,
-    proof::{path, witness::DecodedWitness},
-};
+use pleach_core::proof::{path, witness::DecodedWitness};
 
 use crate::database::{Nomt, Shared, with_source};
-use crate::{HashAlgorithm, KeyReadWrite, Root, Value, Witness, proof::PathProof, trie::KeyPath};
+use crate::{
+    HashAlgorithm, KeyReadWrite, Root, Value, Witness, proof::PathProof, proofs, trie::KeyPath,
+};
 
 /// Whether a session makes a witness.
 pub struct WitnessMode(bool);
@@ -137,7 +136,7 @@ impl<T: HashAlgorithm> Session<T> {
     pub fn prove(&self, path: KeyPath) -> Result<PathProof> {
         let bytes = Vec::from(self.reading.prove(&path).map_err(with_source)?);
         let proof = path::PathProof::decode(self.shared.hasher, &bytes)?;
-        Ok(convert::path_to(&proof)?)
+        Ok(proofs::path_to(&proof)?)
     }
 
     /// Computes the root of the state after these accesses, each key once, in any order. Nothing is written.
@@ -182,7 +181,7 @@ impl FinishedSession {
     pub fn take_witness(&mut self) -> Option<Witness> {
         let (bytes, hasher) = (self.block.take_witness()?, self.shared.hasher);
         let witness = DecodedWitness::decode(hasher, &bytes).expect("the engine's own bytes");
-        Some(convert::witness_to(hasher, &witness).expect("it has a path for each access"))
+        Some(proofs::witness_to(hasher, &witness).expect("it has a path for each access"))
     }
 
     /// Keeps the state in memory, for further sessions.

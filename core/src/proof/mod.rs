@@ -64,7 +64,7 @@ pub mod range;
 mod reader;
 pub mod roots;
 mod sides;
-pub(crate) mod slots;
+mod slots;
 mod span;
 pub(crate) mod terminal;
 mod unverified;

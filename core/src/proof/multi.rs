@@ -21,13 +21,15 @@ use super::{
     error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
     lookup::{Lookup, lookup},
-    terminal::{Terminal, terminal_encode, terminal_len},
+    slots::slots,
+    terminal::{Terminal, fork, terminal_encode, terminal_len},
     unverified::Unverified,
     wire::{self, ParsedProof, ProofKind},
 };
 use crate::{
     hasher::Hasher,
     node::{Key, Node},
+    prefix::Prefix,
 };
 
 /// Terminals and the siblings between them, to be encoded.
@@ -91,6 +93,17 @@ impl VerifiedMulti<'_> {
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
         self.get(key).proves(self.parts.hasher, value)
     }
+}
+
+/// The prefix of each sibling of a multiproof with these terminals, in order; `None` where they repeat, are unsorted or
+/// one lies below another.
+pub fn sibling_places(terminals: &[Terminal]) -> Option<Vec<Prefix>> {
+    let next = terminals.iter().skip(1).map(Some).chain([None]);
+    let with_fork = |(terminal, next): (&Terminal, Option<&Terminal>)| {
+        Some((*terminal, next.map(|next| fork(terminal, next).ok_or(())).transpose().ok()?))
+    };
+    let forks: Vec<_> = terminals.iter().zip(next).map(with_fork).collect::<Option<_>>()?;
+    Some(slots(forks.into_iter()).map(|slot| slot.place()).collect())
 }
 
 /// Checks a multiproof against a root, within the default [`Limits`]. A proof without terminals

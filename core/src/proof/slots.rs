@@ -17,7 +17,7 @@ use crate::{
 
 /// The place of a sibling.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SiblingSlot {
+pub(super) struct SiblingSlot {
     /// A key below the subtrie that climbs.
     bits: Key,
     /// Depth of both.
@@ -26,7 +26,7 @@ pub(crate) struct SiblingSlot {
 
 impl SiblingSlot {
     /// Prefix of the subtrie that climbs past the sibling.
-    pub(crate) fn climbing(&self) -> Prefix {
+    fn climbing(&self) -> Prefix {
         Prefix::new(&self.bits, self.depth)
     }
 
@@ -48,7 +48,7 @@ impl SiblingSlot {
 }
 
 /// The slots of terminals in order, each of which comes with its fork with the next one.
-pub(crate) fn slots<I: Iterator<Item = (Terminal, Option<u16>)>>(
+pub(super) fn slots<I: Iterator<Item = (Terminal, Option<u16>)>>(
     terminals: I,
 ) -> impl Iterator<Item = SiblingSlot> + use<I> {
     SiblingSlots { terminals, climbing: None, fork: None, waiting: Vec::new() }

@@ -39,7 +39,7 @@ pub(super) const MIN_LEN: usize = 2;
 const LEAF_LEN: usize = 66;
 
 /// Deepest node of a trie.
-pub(crate) const MAX_DEPTH: u16 = 256;
+pub(super) const MAX_DEPTH: u16 = 256;
 
 /// Where the walk to one or more keys ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ pub(super) fn terminal_len(terminal: &Terminal) -> usize {
 }
 
 /// Depth at which the paths to two terminals separate; `None` unless `left` is wholly to the left.
-pub(crate) fn fork(left: &Terminal, right: &Terminal) -> Option<u16> {
+pub(super) fn fork(left: &Terminal, right: &Terminal) -> Option<u16> {
     let fork = crate::prefix::common_len(left.bits(), right.bits());
     let apart = fork < left.depth() && fork < right.depth();
     (apart && left.bits() < right.bits()).then_some(fork)

@@ -20,11 +20,12 @@ use std::path::Path;
 use std::rc::Rc;
 
 use nomt::hasher::{Blake3Hasher, ValueHasher as _};
+use nomt::proofs as convert;
 use nomt::trie::{KeyPath, LeafData};
 use nomt::{Nomt, Witness};
 use nomt_original::Nomt as Original;
 use pleach::Hasher;
-use pleach_core::{nomt as convert, proof};
+use pleach_core::proof;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 

@@ -1,8 +1,8 @@
-//! Path proofs, multiproofs and witnesses as the crate `nomt-core` has them, and back (feature `nomt`).
+//! Path proofs, multiproofs and witnesses as the crate `nomt-core` has them, and back.
 //!
 //! Roots are the same, so a proof of one is a proof of the other; only order and form differ. Conversions check form,
 //! not truth: a converted proof has to be verified like the original. They work on proofs to be encoded
-//! ([`PathProof::decode`](crate::proof::path::PathProof::decode) and its like make them from bytes). A proof that the other
+//! ([`PathProof::decode`] and its like make them from bytes). A proof that the other
 //! side cannot express is a [`ConvertError`].
 //!
 //! * A multiproof without paths has no counterpart: the verifier of `nomt-core` panics on it.
@@ -12,17 +12,16 @@
 //! * Range and change proofs have no counterpart, and no function here.
 //!
 //! ```
-//! use pleach_core::naive::NaiveTrie;
+//! use nomt::proofs::{ConvertError, path_from, path_to};
+//! use pleach_core::proof::Terminal;
 //! use pleach_core::proof::path::PathProof;
-//! use pleach_core::{Hasher, nomt};
 //!
-//! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-//! let bytes = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
-//! let ours = PathProof::decode(Hasher::BLAKE3, &bytes)?;
-//! let theirs = nomt::path_to(&ours)?;
-//! assert_eq!(theirs.siblings.len(), ours.siblings.len());
-//! assert_eq!(nomt::path_from(&theirs)?, ours);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! let terminal = Terminal::Leaf { depth: 1, key: [2; 32], value_hash: [20; 32].into() };
+//! let ours = PathProof { terminal, siblings: vec![[1; 32].into()] };
+//! let theirs = path_to(&ours)?;
+//! assert_eq!(theirs.siblings, [[1; 32]]);
+//! assert_eq!(path_from(&theirs)?, ours);
+//! # Ok::<(), ConvertError>(())
 //! ```
 #![deny(
     clippy::arithmetic_side_effects,
@@ -32,30 +31,24 @@
     clippy::panic
 )]
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use std::collections::BTreeMap;
 
-use nomt_core::{
-    proof::{MultiPathProof, MultiProof as TheirMulti, PathProof as TheirPath, PathProofTerminal},
-    trie::LeafData,
-    trie_pos::TriePosition,
-    witness::{
-        Witness as TheirWitness, WitnessedOperations, WitnessedPath, WitnessedRead, WitnessedWrite,
-    },
+use nomt_core::proof::{
+    MultiPathProof, MultiProof as TheirMulti, PathProof as TheirPath, PathProofTerminal,
 };
+use nomt_core::trie::LeafData;
+use nomt_core::trie_pos::TriePosition;
+use nomt_core::witness::{
+    Witness as TheirWitness, WitnessedOperations, WitnessedPath, WitnessedRead, WitnessedWrite,
+};
+use pleach_core::proof::multi::{self, MultiProof};
+use pleach_core::proof::path::PathProof;
+use pleach_core::proof::witness::DecodedWitness;
+use pleach_core::proof::{Access, Op, Terminal};
+use pleach_core::{Hasher, Key, Node, Prefix, ValueHash, node, prefix};
 
-use crate::{
-    hasher::Hasher,
-    node::{self, Key, Node, ValueHash},
-    prefix::Prefix,
-    proof::{
-        Access, Op, Terminal,
-        multi::MultiProof,
-        path::PathProof,
-        slots::slots,
-        terminal::{MAX_DEPTH, fork},
-        witness::DecodedWitness,
-    },
-};
+/// The deepest terminal, in bits of a key.
+const MAX_DEPTH: u16 = 256;
 
 /// Why a proof cannot be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -262,8 +255,7 @@ fn join(paths: &[PathProof]) -> Result<MultiProof, ConvertError> {
     let terminals: Vec<Terminal> = paths.iter().map(|path| path.terminal).collect();
     let places = climbing(&terminals)?;
     for (left, right) in paths.iter().zip(paths.iter().skip(1)) {
-        let shared = fork(&left.terminal, &right.terminal).ok_or(ConvertError::TerminalOrder)?;
-        let shared = usize::from(shared);
+        let shared = prefix::common_len(left.terminal.bits(), right.terminal.bits()).into();
         if left.siblings.get(..shared) != right.siblings.get(..shared) {
             return Err(ConvertError::Inconsistent);
         }
@@ -286,16 +278,8 @@ fn climbing(terminals: &[Terminal]) -> Result<Vec<Prefix>, ConvertError> {
             return Err(ConvertError::TooDeep { depth: terminal.depth().into() });
         }
     }
-    let mut following = terminals.iter().skip(1);
-    let forks = terminals.iter().map(|terminal| match following.next() {
-        None => Ok((*terminal, None)),
-        Some(next) => {
-            let fork = fork(terminal, next).ok_or(ConvertError::TerminalOrder)?;
-            Ok((*terminal, Some(fork)))
-        }
-    });
-    let forks = forks.collect::<Result<Vec<_>, ConvertError>>()?;
-    Ok(slots(forks.into_iter()).map(|slot| slot.climbing()).collect())
+    let places = multi::sibling_places(terminals).ok_or(ConvertError::TerminalOrder)?;
+    Ok(places.iter().filter_map(Prefix::sibling).collect())
 }
 
 /// Our siblings, each with the prefix that climbs past it.
