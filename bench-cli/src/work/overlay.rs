@@ -32,6 +32,9 @@ pub struct OverlayArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000",
         value_parser = count::<u64>(1..=10_000_000))]
     updates: Vec<u64>,
+    /// Equal steps in which the overlay grows as well, each with a root
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = count::<u64>(1..=100))]
+    steps: u64,
 }
 
 impl OverlayArgs {
@@ -142,6 +145,7 @@ fn of_updates(args: &OverlayArgs, updates: u64, side: &mut JobContext) -> Result
         }
     }
     let Some(promised) = promised else { return engine.close() };
+    grow(args.steps, &mut *engine, &overlay, promised, side)?;
 
     engine.close()?;
     engine = open(side)?;
@@ -162,6 +166,52 @@ fn of_updates(args: &OverlayArgs, updates: u64, side: &mut JobContext) -> Result
     let digest = contents(&mut *engine, &items)?;
     side.check(format!("contents after {updates} updates"), digest.to_string())?;
     engine.close()
+}
+
+/// The overlay grows in steps, each over those before, as a block does while it is built: a root after each.
+fn grow(
+    steps: u64,
+    engine: &mut dyn Engine,
+    overlay: &[(Item, u64)],
+    promised: Option<Root>,
+    side: &mut JobContext,
+) -> Result<()> {
+    let count = usize::try_from(steps).expect("at most a hundred");
+    // Each step has existing and new accounts.
+    let step = |step: usize| overlay.iter().skip(step).step_by(count).copied().collect::<Vec<_>>();
+    let parts: Vec<Vec<(Item, u64)>> = (0..count).map(step).collect();
+    let mut times: Vec<Times> = parts.iter().map(|_| Times::default()).collect();
+    let runs = side.kind.caps().overlays;
+    for round in 0..=side.flags.rounds(10) {
+        if !side.turn()? {
+            break;
+        }
+        if !runs {
+            continue;
+        }
+        for (part, times) in parts.iter().zip(&mut times) {
+            let accesses = accesses(part);
+            let (took, _) = tried(|| {
+                engine.begin(false)?;
+                engine.finish(accesses)
+            })?;
+            if round > 0 {
+                times.record(took);
+            }
+        }
+        if engine.root() != promised {
+            return wrong("an overlay that grew in steps has another root");
+        }
+        engine.begin(false)?;
+        engine.discard()?;
+    }
+    for step in [1, count] {
+        let case = format!("step {step} of {count}, {} each", grouped(parts[0].len() as u64));
+        if times[step - 1].count() > 0 {
+            side.figure(times[step - 1].latencies(&case, "root"))?;
+        }
+    }
+    Ok(())
 }
 
 fn accesses(overlay: &[(Item, u64)]) -> Vec<StateAccess> {
