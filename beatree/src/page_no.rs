@@ -35,6 +35,8 @@ pub struct PageNoTooLarge(pub u64);
 
 impl PageNo {
     const NONE: u32 = u32::MAX;
+    /// Numbers from here on are of pages that nobody can read.
+    const LOST: u32 = 0xf000_0000;
 
     /// The page of this number.
     ///
@@ -44,6 +46,18 @@ impl PageNo {
     pub const fn new(number: u32) -> Self {
         assert!(number != Self::NONE, "the largest number is no page's");
         Self(number)
+    }
+
+    /// The number for all leaf pages of a region whose branch page, of this number, cannot be read. No file has it.
+    pub const fn lost(branch: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "only errors are named by it")]
+        Self::new(Self::LOST | (branch as u32 & (Self::NONE >> 5)))
+    }
+
+    /// True for a number of [`PageNo::lost`].
+    #[inline]
+    pub const fn is_lost(self) -> bool {
+        self.0 >= Self::LOST
     }
 
     /// The number.

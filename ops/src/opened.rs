@@ -71,16 +71,32 @@ impl OpenedDatabase {
     pub(crate) fn examine_salvage(&self) -> Result<Examination> {
         let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
         let none = |_: &Superblock| limits(0);
-        examine::examine(Some(self.hasher), &self.device, superblocks, none, None, LogEnd::Salvage)
+        examine::examine(
+            Some(self.hasher),
+            &self.device,
+            superblocks,
+            none,
+            None,
+            LogEnd::Salvage,
+            false,
+        )
     }
 
     fn examine_with(&self, within: impl Fn(u64) -> HistoryLimits) -> Result<Examination> {
         let within = |found: &Superblock| within(found.history);
         if self.is_live() {
-            return examine_beside(Some(self.hasher), &self.device, within);
+            return examine_beside(Some(self.hasher), &self.device, within, false);
         }
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
-        examine::examine(Some(self.hasher), &self.device, superblocks, within, None, LogEnd::Proven)
+        examine::examine(
+            Some(self.hasher),
+            &self.device,
+            superblocks,
+            within,
+            None,
+            LogEnd::Proven,
+            false,
+        )
     }
 }
 

@@ -19,7 +19,10 @@
 //! * buffered keys are strictly increasing and in the region; each has its commit;
 //! * [`RegionState::log_position`] is the end of the last log record that was applied here,
 //!   [`RegionState::last_commit`] the number of the last commit among them;
-//! * a region that was replaced by others is retired; a reader that finds it so looks the key up again.
+//! * a region that was replaced by others is retired; a reader that finds it so looks the key up again;
+//! * an *away* region has its own node and last commit, and one child in the place of all, whose page nobody
+//!   can read. [`Region::read`] and [`Region::write`] load it first, without a lock ([`RegionSource`]), and give it as
+//!   it is where that fails; [`Region::row`] does not load it.
 //!
 //! ```
 //! use pleach_beatree::region::{RegionCommit, NewNodes, Region};
@@ -51,6 +54,7 @@
 //! assert_eq!((state.last_commit(), state.log_position()), (1, 96));
 //! ```
 
+mod away;
 mod buffered;
 mod join;
 mod nodes;
@@ -58,6 +62,7 @@ mod relocate;
 mod split;
 mod state;
 
+pub use away::{AwayRegion, RegionSource};
 pub use buffered::{BufferedChange, ReplacedValue};
 pub use nodes::{LineBudget, LineRoom};
 pub use relocate::{Relocation, RelocationEffect};
@@ -105,6 +110,11 @@ impl Region {
         Self { prefix: *state.children().region(), state: REGION.rw_lock(state) }
     }
 
+    /// The region as it is in memory, be it away: then prefix, own node and last commit alone are right.
+    pub fn row(&self) -> ReadState<'_> {
+        self.state.read()
+    }
+
     /// Prefetches the memory that a lookup reads first.
     #[inline]
     pub fn cpu_prefetch(&self) {
@@ -114,7 +124,7 @@ impl Region {
     /// Bytes of the region without lines and buffered changes.
     pub fn bytes(&self) -> usize {
         // Two reference counts, and what the allocator adds to each of four allocations.
-        size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.read().child_bytes()
+        size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.row().child_bytes()
     }
 
     /// The prefix that this region covers.
@@ -126,18 +136,33 @@ impl Region {
     /// The state, for reading.
     #[inline]
     pub fn read(&self) -> ReadState<'_> {
+        let state = self.state.read();
+        if !state.is_away() {
+            return state;
+        }
+        drop(state);
+        self.load(false);
         self.state.read()
     }
 
-    /// The state, for reading, if no writer holds it.
+    /// The state, for reading, if no writer holds it and it is not away.
     #[inline]
     pub fn try_read(&self) -> Option<ReadState<'_>> {
-        self.state.try_read()
+        self.state.try_read().filter(|state| !state.is_away())
     }
 
     /// The state, for changing.
     #[inline]
     pub fn write(&self) -> WriteState<'_> {
-        self.state.write()
+        let state = self.state.write();
+        if !state.is_away() {
+            return state;
+        }
+        drop(state);
+        self.load(false);
+        let mut state = self.state.write();
+        // What could not be read now would come without the caller's changes later.
+        state.away = None;
+        state
     }
 }

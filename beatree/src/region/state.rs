@@ -7,6 +7,7 @@ use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
+use super::away::AwayRegion;
 use super::buffered::{BufferedChange, BufferedChanges, FEW, FEW_CHANGES, ReplacedValue, signed};
 use super::nodes::{KeptLines, own_node};
 use crate::children::ChildTable;
@@ -56,6 +57,8 @@ pub struct RegionState {
     /// The node of the whole region.
     pub(super) own_node: Node,
     pub(super) retired: bool,
+    /// Where the region is, while it is away.
+    pub(super) away: Option<Box<AwayRegion>>,
 }
 
 /// Nodes of prefixes below a child, ascending, none below another; internal nodes only.
@@ -141,6 +144,7 @@ impl RegionState {
             log_position: 0,
             layout_version: 0,
             retired: false,
+            away: None,
         }
     }
 }

@@ -66,8 +66,8 @@ use retired::RetiredBatches;
 
 use crate::page_no::PageNo;
 
-/// Page numbers are below this: the largest 32-bit number is no page's.
-pub const MAX_PAGES: u32 = u32::MAX;
+/// Page numbers are below this: larger ones are no page's.
+pub const MAX_PAGES: u32 = PageNo::lost(0).get();
 
 /// A sweep fills segments with at least this part of the mean number of holes, in percent.
 const WORTH_PERCENT: u64 = 75;

@@ -43,11 +43,14 @@ pub enum StreamId {
     Value = 4,
     /// What commits of the history have replaced, as runs.
     History = 5,
+    /// Used leaf pages.
+    LeafMap = 6,
 }
 
 impl StreamId {
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Buffered, Self::FreeMap, Self::Namespaces, Self::Value, Self::History]
+        use StreamId::{Buffered, FreeMap, History, LeafMap, Namespaces, Value};
+        [Buffered, FreeMap, Namespaces, Value, History, LeafMap]
             .into_iter()
             .find(|id| *id as u8 == byte)
     }

@@ -9,7 +9,7 @@ use pleach_journal::format::image::ImageWriter;
 use pleach_journal::format::names::ImageFile;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::ImageRef;
-use pleach_journal::format::table::{ImageTable, StreamRef, TrieRef};
+use pleach_journal::format::table::{ImageTable, StreamRef, TrieRef, TrieSums};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::Result;
@@ -34,21 +34,21 @@ pub(crate) fn first_image(
         root_page: page,
         root: Some(TERMINATOR),
         dropped: 0,
-        buffered: writer.write_buffered(0, &[])?,
+        buffered: StreamRef::of(0, &[]),
+        sums: TrieSums::default(),
     };
     let mut map = Vec::new();
     OverflowSpace::new(geometry).encode(0, &mut map);
     let map = StreamRef::of(writer.write_stream(0, StreamId::FreeMap, &map)?, &map);
-    let (history, records) = (StreamRef::of(0, &[]), LogPos::START);
-    let (past, blob) = (Vec::new(), Vec::new());
     let table = ImageTable {
         tries: vec![first],
         overflow_map: map,
-        history,
-        records_from: records,
+        leaf_map: StreamRef::of(0, &[]),
+        history: StreamRef::of(0, &[]),
+        records_from: LogPos::START,
         kept_from: 0,
-        prior_roots: past,
-        blob,
+        prior_roots: Vec::new(),
+        blob: Vec::new(),
     };
     Ok(writer.finish(&table)?)
 }
@@ -60,24 +60,24 @@ pub(super) fn finish_image(
     tries: Vec<TrieRef>,
     history: &ImageHistory,
     map: &[u8],
+    leaf_map: &[u8],
 ) -> Result<ImageRef> {
-    let map = StreamRef::of(writer.write_stream(0, StreamId::FreeMap, map)?, map);
+    let map = writer.write_named_stream(0, StreamId::FreeMap, map)?;
+    let leaf_map = writer.write_named_stream(0, StreamId::LeafMap, leaf_map)?;
     let mut bytes = Vec::new();
     history.runs.iter().for_each(|run| run.descriptor.encode(&mut bytes));
-    let page =
-        if bytes.is_empty() { 0 } else { writer.write_stream(0, StreamId::History, &bytes)? };
+    let runs = writer.write_named_stream(0, StreamId::History, &bytes)?;
     let ImageHistory { records, kept_from, past, .. } = history;
-    let (records, kept_from, history) = (*records, *kept_from, StreamRef::of(page, &bytes));
     let past = past.iter().flat_map(Roots::all);
     let past = past.map(|(namespace, root)| (namespace, root.kind, root.node)).collect();
-    let blob = tip.blob.to_vec();
     Ok(writer.finish(&ImageTable {
         tries,
         overflow_map: map,
-        history,
-        records_from: records,
-        kept_from,
+        leaf_map,
+        history: runs,
+        records_from: *records,
+        kept_from: *kept_from,
         prior_roots: past,
-        blob,
+        blob: tip.blob.to_vec(),
     })?)
 }

@@ -16,14 +16,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_beatree::space::MAX_PAGES;
 use pleach_core::Key;
 use pleach_core::page::branch::BranchEntry;
+use pleach_core::page::stream::StreamId;
 use pleach_io::Disk;
-use pleach_journal::format::buffered;
+use pleach_journal::format::buffered::TrieEncoder;
 use pleach_journal::format::image::{ImageWriter, WrittenBranch};
 use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::superblock::{DurabilityMode, ImageRef, Superblock};
-use pleach_journal::format::table::TrieRef;
+use pleach_journal::format::table::{TrieRef, map_end};
 use pleach_journal::log::copies;
 
 use super::image::finish_image;
@@ -57,8 +59,8 @@ pub(super) struct ImageBuild {
     /// Regions copied so far, of all tries.
     pub(super) regions: usize,
     map: OverflowMapImage,
-    /// The image names leaf pages below this one.
-    leaf_end: u32,
+    /// The leaf pages that the image names: page n is bit n % 8 of byte n / 8.
+    leaf_map: Vec<u8>,
     /// Highest log position in the image.
     log_position: LogPos,
     /// While it lives no regions are joined, and no trie is removed.
@@ -71,12 +73,12 @@ struct TrieCopy {
     /// The first key of the next region.
     next: Key,
     written: Vec<WrittenBranch>,
-    buffered: Vec<u8>,
+    buffered: TrieEncoder,
 }
 
 impl TrieCopy {
     fn new(trie: Trie) -> Self {
-        Self { trie, next: [0; 32], written: Vec::new(), buffered: Vec::new() }
+        Self { trie, next: [0; 32], written: Vec::new(), buffered: TrieEncoder::default() }
     }
 }
 
@@ -86,7 +88,8 @@ impl ImageBuild {
         let TrieCopy { trie, written, buffered, .. } = of;
         let namespace = trie.namespace;
         let (root, level) = self.writer.write_upper_levels(namespace, written)?;
-        let buffered = self.writer.write_buffered(namespace, &buffered)?;
+        let (buffered, sums) = buffered.finish();
+        let buffered = self.writer.write_named_stream(namespace, StreamId::Buffered, &buffered)?;
         self.done.push(TrieRef {
             namespace,
             level,
@@ -96,6 +99,7 @@ impl ImageBuild {
             root: self.tip.roots.of(namespace).map(|root| root.node),
             dropped: trie.dropped.unwrap_or(0),
             buffered,
+            sums,
         });
         self.copying = self.tries.pop().map(TrieCopy::new);
         Ok(())
@@ -172,8 +176,8 @@ pub(crate) fn write_backup_image(db: &NamespaceDb, target: &Disk) -> Result<Back
     };
     assert!(end >= build.log_position, "the log has all that the image has");
     sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
-    let ImageBuild { writer, cut, history: past, tip, done, map, making, .. } = build;
-    let image = finish_image(writer, &tip, done, &past, &map.bytes)?;
+    let ImageBuild { writer, cut, history: past, tip, done, map, leaf_map, making, .. } = build;
+    let image = finish_image(writer, &tip, done, &past, &map.bytes, &leaf_map)?;
     let before = db.images.newest();
     let superblock = Superblock {
         // Log that became durable since is not in the copy.
@@ -224,6 +228,9 @@ fn start_image_on(
     kept: u64,
     loading: bool,
 ) -> Result<StartOutcome> {
+    if let Err(error) = db.load_regions() {
+        return Ok(StartOutcome::Deferred(error));
+    }
     // CommitState, tries and map are exactly those of the log position where the replay starts.
     let state = |point: LogPoint| {
         let making = db.images.try_begin_image()?;
@@ -258,7 +265,7 @@ fn start_image_on(
         done: Vec::new(),
         regions: 0,
         map: map?,
-        leaf_end: 0,
+        leaf_map: Vec::new(),
         log_position: cut.position,
         making,
     })))
@@ -303,8 +310,14 @@ fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<bool> {
             tag,
             node: *state.own_node(),
         });
-        build.leaf_end = build.leaf_end.max(state.children().page_end());
-        buffered::encode(buffered, region.prefix(), state);
+        let end = state.children().page_end();
+        assert!(end < MAX_PAGES, "a lost region is in no image");
+        let bytes = end.div_ceil(8) as usize;
+        build.leaf_map.resize(bytes.max(build.leaf_map.len()), 0);
+        for page in state.children().iter().filter_map(|child| child.page) {
+            build.leaf_map[(page.get() / 8) as usize] |= 1 << (page.get() % 8);
+        }
+        buffered.add(region.prefix(), state);
         build.log_position = build.log_position.max(LogPos::new(state.log_position()));
         build.regions += 1;
         let behind = region.prefix().next();
@@ -322,11 +335,11 @@ pub(super) fn finish_checkpoint(
     clean_end: Option<LogPos>,
 ) -> Result<()> {
     let ImageBuild { writer, cut, history: past, tip, done, .. } = build;
-    let ImageBuild { map, leaf_end, log_position, making, .. } = build;
+    let ImageBuild { map, leaf_map, log_position, making, .. } = build;
     let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
     let enters = |stage| db.pace.enter_stage(Task::Checkpoint, stage);
     enters("writing the image");
-    let image = finish_image(writer, &tip, done, &past, &map.bytes)?;
+    let image = finish_image(writer, &tip, done, &past, &map.bytes, &leaf_map)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     // The map has the length of the overflow file, which a flush or a commit may have grown without syncing it.
     enters("syncing the overflow file");
@@ -340,7 +353,7 @@ pub(super) fn finish_checkpoint(
     db.images.set_named_runs(past.runs);
     enters("recycling the log");
     db.images.fit_image_file(&db.space, &db.store.device, &image);
-    db.space.shrink(leaf_end, map.peak);
+    db.space.shrink(map_end(&leaf_map), map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.is_checkpoint_full.set(false);
     Counters::add(&db.counters.checkpoints, 1);

@@ -28,12 +28,6 @@ pub enum Contradiction {
         /// The child's prefix.
         prefix: Prefix,
     },
-    /// The image has buffered changes for a prefix that no region has.
-    #[error("the buffered changes of {prefix:?} belong to no region")]
-    BufferedOutsideRegions {
-        /// The prefix.
-        prefix: Prefix,
-    },
     /// The body of a log record has the right checksum, and fields that no writer makes.
     #[error("the log record at {position:#x}: {error}")]
     Record {

@@ -108,7 +108,8 @@ fn gather_regions(trie: &NamespaceDb, reads: bool) -> DroppedPart {
                 return next;
             }
             let is_aside = |child| trie.store.is_page_quarantined(state, child);
-            let waits = reads && (0..children.len()).any(is_aside);
+            let is_lost = children.page(0).is_some_and(PageNo::is_lost);
+            let waits = is_lost || reads && (0..children.len()).any(is_aside);
             if waits {
                 aside = true;
                 return next;

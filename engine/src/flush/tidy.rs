@@ -116,6 +116,9 @@ impl Tidy {
 
     fn join_regions(&mut self, db: &NamespaceDb) -> Result<JoinOutcome> {
         let index = db.index.load_full();
+        if index.regions().iter().any(|region| region.row().is_away()) {
+            return Ok(JoinOutcome::Busy);
+        }
         let pairs = pairs(&index);
         if pairs.is_empty() {
             return Ok(JoinOutcome::NothingToJoin);

@@ -171,6 +171,12 @@ impl Namespace {
         {
             return Ok(found.value().map(Value::from));
         }
+        let region = Arc::clone(state.index.load().region(key));
+        if region.row().is_away() {
+            // Where nobody answers, the lookup loads it.
+            let load = |reader| MissingItem::Region(region, reader);
+            let _ = engine.prefetch.request_missing(load).await;
+        }
         let mut read: Option<(PageRef, Arc<CachedPage>)> = None;
         for _ in 0..PAGES_OF_A_KEY {
             // The key's state, or the page that has to be read.

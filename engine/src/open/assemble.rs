@@ -18,13 +18,14 @@ use crate::state::order::images::Images;
 use crate::state::order::sequencer::Sequencer;
 use crate::state::pace::Pace;
 use crate::state::pace::budget::Budget;
+use crate::state::pages::away::RegionLoader;
 use crate::state::pages::index::Index;
 use crate::state::pages::long_values::LongValues;
 use crate::state::pages::space::{PageSpace, SpaceParts};
 use crate::state::pages::store::{Store, StoreParts};
 use crate::state::replica::Replica;
 use crate::state::tries::{Trie, Tries};
-use crate::state::{Database, NamespaceDb};
+use crate::state::{Database, NamespaceDb, PanicGuard};
 use crate::timings::Timings;
 
 /// An open database.
@@ -65,7 +66,7 @@ pub(super) fn assemble(
     let leaf = device.open(LEAF_FILE, mode)?;
     let overflow = device.open(OVERFLOW_FILE, mode)?;
     let counters = Arc::new(Counters {
-        leaf_pages: AtomicU64::new(recovered.leaf_pages.len() as u64),
+        leaf_pages: AtomicU64::new(recovered.leaf_page_count),
         leaf_pages_with_nodes: AtomicU64::new(recovered.leaf_pages_with_nodes),
         pending_bytes: AtomicU64::new(recovered.buffered_bytes as u64),
         pending_entries: AtomicU64::new(recovered.buffered_entries as u64),
@@ -85,10 +86,11 @@ pub(super) fn assemble(
         buffers: budget.buffer_bytes(),
         pace: Arc::clone(&pace),
         counters: Arc::clone(&counters),
+        quarantine: recovered.quarantine,
     }));
     store.begin_batch(recovered.tip.number + 1);
     let tries = recovered.tries.into_iter().map(|found| {
-        let index = Index::new(found.regions, |_, changes| changes >= flush_at);
+        let index = Index::new(found.regions, |changes| changes >= flush_at);
         Trie { dropped: found.dropped, ..Trie::new(found.namespace, found.kind, Arc::new(index)) }
     });
     let tries = tries.collect();
@@ -144,4 +146,16 @@ pub(super) fn assemble(
     };
     let first = shared.tries.get(0).expect("every database has namespace 0");
     Ok(Arc::new(NamespaceDb::new(Arc::new(shared), first)))
+}
+
+/// Starts the task that loads the regions which the open has left in the image.
+pub(super) fn start_loader(engine: &Engine) -> Result<TaskHandle> {
+    let (db, mut loader) = (Arc::clone(&engine.db), RegionLoader::default());
+    let step: pleach_io::Task = Box::new(move || {
+        let _guard = PanicGuard(&db);
+        loader.step(&db)
+    });
+    let event = &engine.db.pace.work;
+    let started = engine.db.runtime.spawn("pleach-load", event, step);
+    Ok(started.inspect_err(|_| engine.end_tasks(None))?)
 }

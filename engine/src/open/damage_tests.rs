@@ -1,6 +1,9 @@
 //! Opens of records that no writer makes, and of files that an older generation needs.
 
+use std::sync::Arc;
+
 use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::sim::{
     Content, Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions,
@@ -15,10 +18,11 @@ use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use pleach_journal::format::names::{image_name, segment_name};
 use pleach_journal::format::position::{BLOCK, LogPos};
 use pleach_journal::format::superblock_store::SuperblockStore;
+use pleach_journal::format::table::map_end;
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::recovery::read_table;
-use super::trie::TrieReplay;
+use super::trie::{ImageSource, TrieReplay};
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
 use crate::load::LoadOptions;
@@ -619,10 +623,15 @@ fn a_checkpoint_leaves_the_leaf_pages_of_the_older_image() {
     let older = superblocks.other().expect("there are two");
     let mut image = ImageReader::open(&device, &older.image, older.database).expect("an image");
     let table = read_table(&mut image, &older).expect("a table");
-    let tries = table.tries.iter().map(|trie| {
-        TrieReplay::read(Hasher::BLAKE3, &mut image, trie, older.commit).expect("a trie")
+    let from = ImageSource { image: &image, superblock: &older, quarantine: &Arc::default() };
+    let ends = table.tries.iter().flat_map(|trie| {
+        let read = TrieReplay::read(Hasher::BLAKE3, &from, trie, false).expect("a trie");
+        let regions = read.trie.regions.regions().to_vec();
+        regions.into_iter().map(|region| region.read().children().page_end())
     });
-    let end = tries.map(|trie| trie.leaf_end()).max().expect("a trie");
+    let end = ends.max().expect("a region");
+    let map = image.read_checked_stream(0, StreamId::LeafMap, &table.leaf_map).expect("a map");
+    assert_eq!(map_end(&map), end);
     assert!(u64::from(end) * 4096 <= before, "the older image names {end} pages of {before} bytes");
     commit(&db, vec![put(0)]).expect("committed");
     settle();

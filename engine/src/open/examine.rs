@@ -16,6 +16,7 @@ use pleach_journal::format::position::LogPos;
 use pleach_journal::format::spare::{SpareFile, SpareState};
 use pleach_journal::format::superblock::{self, SlotError};
 use pleach_journal::format::superblock_store::SuperblockStore;
+use pleach_journal::format::table::{map_end, map_pages};
 use pleach_journal::log::segment::{self, Segments};
 
 use super::recovery::{LogBounds, LogEnd, RecoveredState, recover};
@@ -58,7 +59,7 @@ impl Examination {
     /// Whether the older checkpoint could serve if the newest were damaged; `None` when there is none.
     pub fn can_older_serve(&self, device: &Disk) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
-        let known = LogBounds { clean: false, ..self.log_bounds };
+        let known = LogBounds { clean: false, late: false, ..self.log_bounds };
         let recovered =
             recover(self.recovered.hasher, device, &older, &known, self.limits, None).ok();
         Some(recovered.is_some_and(|found| found.tip.number == self.recovered.tip.number))
@@ -94,7 +95,8 @@ fn open_all_files(device: &Disk, mode: OpenMode) -> Result<()> {
     Ok(())
 }
 
-/// Examines a database. Writes nothing. May fail when another process writes the database meanwhile.
+/// Examines a database. Writes nothing. May fail when another process writes the database meanwhile. `late`: after a
+/// close the regions may stay in the image until they are used.
 pub fn examine(
     hasher: Option<Hasher>,
     device: &Disk,
@@ -102,6 +104,7 @@ pub fn examine(
     limits: impl Fn(&superblock::Superblock) -> HistoryLimits,
     accept: Option<&Node>,
     log_end: LogEnd,
+    late: bool,
 ) -> Result<Examination> {
     let newest = *superblocks.newest();
     let limits = limits(&newest);
@@ -112,14 +115,12 @@ pub fn examine(
         LogEnd::Salvage => Incarnation { number: u32::MAX, copies: [false; 2] },
         _ => incarnation::read(device, newest.database)?,
     };
-    let slots = [Some(newest), superblocks.other().ok()];
-    if let Some(known) = slots.iter().flatten().map(|slot| slot.incarnation).max()
+    let older = superblocks.other().ok();
+    if let Some(known) = [Some(newest), older].iter().flatten().map(|slot| slot.incarnation).max()
         && known > incarnation.number
     {
         return Err(IncarnationError::Old { found: incarnation.number, known }.into());
     }
-    let mut opening = Opening::default();
-    let older = superblocks.other().ok();
     let mut known = LogBounds {
         incarnation: incarnation.number,
         durable_through: newest.durable_through,
@@ -127,22 +128,32 @@ pub fn examine(
         clean: newest.clean_end == Some(newest.replay.position)
             && newest.incarnation == incarnation.number,
         log_end,
+        late,
     };
     if let Some(older) = older {
         known.durable_through = known.durable_through.max(older.durable_through);
         known.prepared_through = known.prepared_through.max(older.prepared_through);
     }
-    opening.closed = known.clean;
-    let recovered = match recover(hasher, device, &newest, &known, limits, accept) {
+    let mut opening = Opening { closed: known.clean, ..Opening::default() };
+    let recover = |slot: &superblock::Superblock, known: &LogBounds, limits| {
+        recover(hasher, device, slot, known, limits, accept)
+    };
+    let mut recovered = recover(&newest, &known, limits);
+    if known.late && recovered.as_ref().is_err_and(is_image_error) {
+        // What it cannot do the recovery of all regions does, or names.
+        known.late = false;
+        recovered = recover(&newest, &known, limits);
+    }
+    let recovered = match recovered {
         Ok(recovered) => recovered,
         Err(error) => match older.filter(|_| is_image_error(&error)) {
             None => return Err(name_missing_file(error)),
             Some(older) => {
-                known.clean = false;
+                (known.clean, known.late) = (false, false);
                 // With its own log unbroken the older generation leads to the same state. After a bulk load, which
                 // writes no log, it leads to the empty one. Pages of its runs may be other runs' by now.
                 let limits = HistoryLimits { reads_runs: true, ..limits };
-                let recovered = recover(hasher, device, &older, &known, limits, accept)
+                let recovered = recover(&older, &known, limits)
                     .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
                     .ok();
                 let recovered = recovered.filter(|found| {
@@ -241,13 +252,18 @@ fn leaf_space(
     let (file, page, what) = (LEAF_FILE, found / PAGE as u64, "no page number reaches it");
     let pages = u32::try_from(page).map_err(|_| Contradiction::Page { file, page, what })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
-    let last = recovered.leaf_pages.iter().max();
-    if let Some(last) = last.filter(|last| last.get() >= in_segments) {
-        let expected = page_offset(u64::from(*last) + 1);
+    let RecoveredState { leaf_pages, leaf_map, .. } = recovered;
+    let end = leaf_pages.iter().max().map_or(map_end(leaf_map), |last| last.get() + 1);
+    if end > in_segments {
+        let expected = page_offset(end.into());
         return Err(Error::ShortFile { file: LEAF_FILE, found, expected });
     }
     let segments = pages / geometry.segment_pages;
-    Ok(LeafSpace::from_used(geometry, segments, recovered.leaf_pages.iter().copied())?)
+    Ok(LeafSpace::from_used(
+        geometry,
+        segments,
+        leaf_pages.iter().copied().chain(map_pages(leaf_map)),
+    )?)
 }
 
 fn notes(

@@ -19,7 +19,7 @@ use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::format::trie_kind::TrieKind;
 use pleach_journal::log::{LogWriter, ScanInput, SegmentOptions, scan};
 
-use super::assemble::{OpenRole, OpenedEngine, assemble};
+use super::assemble::{OpenRole, OpenedEngine, assemble, start_loader};
 use super::examine::{self, Examination, clarify_error, examine};
 use super::recovery::{LogEnd, Replay, read_runs, read_table};
 use super::trie::{Growth, RecoveredTrie, TrieReplay};
@@ -48,11 +48,11 @@ pub(crate) fn open_replica(
     options: Options,
 ) -> Result<OpenedEngine> {
     let limits = |found: &Superblock| options.history_limits(found.history);
-    let examined = examine_beside(options.hasher, &device, limits)?;
+    let examined = examine_beside(options.hasher, &device, limits, true)?;
     if options.require_history {
         examined.require_history()?;
     }
-    let opening = examined.opening.clone();
+    let (opening, is_late) = (examined.opening.clone(), examined.recovered.is_late);
     let follower = Follower::new(&device, &examined);
     let size = examined.superblocks.newest().geometry.log_segment;
     let segments = SegmentOptions { size, spares: 0, cached: false };
@@ -61,21 +61,25 @@ pub(crate) fn open_replica(
     let state = assemble(device, runtime, options, examined, writer, reader)?;
     // Nothing is prefetched: the prefetch task would look pages up while readers wait for it.
     let prefetch = Arc::new(PrefetchState::new(&state.runtime, 0));
-    Ok(OpenedEngine { engine: Arc::new(Engine::new(state, prefetch)), tasks: Vec::new(), opening })
+    let engine = Arc::new(Engine::new(state, prefetch));
+    let tasks = if is_late { vec![start_loader(&engine)?] } else { Vec::new() };
+    Ok(OpenedEngine { engine, tasks, opening })
 }
 
-/// Reads image and log while another process may write them; again, where it has overwritten what is read.
+/// Reads image and log while another process may write them; again, where it has overwritten what is read. `late` is
+/// that of `examine`.
 pub fn examine_beside(
     hasher: Option<Hasher>,
     device: &Disk,
     limits: impl Fn(&Superblock) -> HistoryLimits,
+    late: bool,
 ) -> Result<Examination> {
     let mut unchanged = 0;
     for _ in 0..TRIES {
         let before = generation_and_incarnation(device);
         let examined = examine::inspect(device, false, false)
             .and_then(|_| examine::superblocks(device, OpenMode::Read))
-            .and_then(|found| examine(hasher, device, found, &limits, None, LogEnd::Live));
+            .and_then(|found| examine(hasher, device, found, &limits, None, LogEnd::Live, late));
         let after = generation_and_incarnation(device);
         // An image is overwritten during the second checkpoint after it, and its log later.
         let is_whole =
@@ -115,6 +119,8 @@ struct Follower {
     replay: Replay,
     /// The generation whose runs of the history are in use.
     generation: u64,
+    /// The number of the image that regions may still be in.
+    image: u64,
     /// True when the log cannot be followed any more.
     ended: bool,
 }
@@ -133,8 +139,8 @@ impl Follower {
             live: true,
         };
         let replay = Replay::continue_from(&examined.recovered, examined.limits);
-        let generation = newest.generation;
-        Self { device: device.clone(), input, replay, generation, ended: false }
+        let (generation, image) = (newest.generation, newest.image.number);
+        Self { device: device.clone(), input, replay, generation, image, ended: false }
     }
 
     /// Applies new records to the regions; returns their number.
@@ -247,6 +253,9 @@ impl Follower {
 impl ReplicaSource for Follower {
     fn catch_up(&mut self, db: &Database) -> Result<bool> {
         let before = self.input.from;
+        // The writer has made other images before all regions were here.
+        self.ended |= db.store.quarantine.first_lost().is_some()
+            && read_newest_superblock(&self.device)?.image.number != self.image;
         // Records that were read before an error are applied, and the rest comes with the next call.
         let read = if self.ended { Ok(()) } else { self.read_to_end() };
         if !self.ended && self.input.from != before {
@@ -279,7 +288,7 @@ fn publish_trie(db: &Database, replay: &mut TrieReplay, commit: u64) -> Option<N
             db.tries.set_dropped(namespace, Some(commit));
         }
         db.tries.remove(namespace);
-        let index = Arc::new(Index::new(regions.clone(), |_, _| false));
+        let index = Arc::new(Index::new(regions.clone(), |_| false));
         db.tries.add(Trie { dropped, ..Trie::new(namespace, kind, index) });
     }
     let published = db.tries.get(namespace)?;

@@ -45,7 +45,7 @@ use crate::roots::{Roots, TrieRoot};
 use crate::state::pace::beats::{ENDED, IDLE, Task};
 use crate::state::{NamespaceDb, PanicGuard};
 pub(crate) use assemble::OpenedEngine;
-use assemble::{OpenRole, assemble};
+use assemble::{OpenRole, assemble, start_loader};
 use examine::{Examination, clarify_error};
 pub use follow::examine_beside;
 pub(crate) use follow::open_replica;
@@ -85,6 +85,7 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
         limits,
         accept.as_ref(),
         LogEnd::Proven,
+        true,
     )?;
     if options.require_history {
         examined.require_history()?;
@@ -94,7 +95,7 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
     }
     examined.opening.created = created;
     let opening = examined.opening.clone();
-    let root_accepted = examined.recovered.root_accepted;
+    let (root_accepted, is_late) = (examined.recovered.root_accepted, examined.recovered.is_late);
     let state = take_over_files(device, runtime, options, examined, lock)?;
     let prefetching = PrefetchState::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
@@ -112,7 +113,10 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
         }
     }
     let engine = Arc::new(Engine::new(state, prefetching));
-    let tasks = start_tasks(&engine)?;
+    let mut tasks = start_tasks(&engine)?;
+    if is_late {
+        tasks.push(start_loader(&engine)?);
+    }
     Ok(OpenedEngine { engine, tasks, opening })
 }
 

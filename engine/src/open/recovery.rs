@@ -33,21 +33,23 @@ use pleach_journal::format::names::OVERFLOW_FILE;
 use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::record::{LogRecordKind, RecordHeader, RecordView};
 use pleach_journal::format::superblock::Superblock;
-use pleach_journal::format::table::ImageTable;
+use pleach_journal::format::table::{ImageTable, TrieSums, map_end};
 use pleach_journal::format::trie_kind::TrieKind;
 use pleach_journal::log::{ScanEnd, ScanError, ScanInput, scan, scan_lenient};
 
 use super::history::{self, HistoryReplay, bad_record, roots_after};
 use super::rebuild::rebuild;
 pub use super::trie::RecoveredTrie;
-use super::trie::{TrieReplay, leaf_number};
+use super::trie::{ImageSource, TrieReplay};
 use crate::digest;
 use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::CommitState;
 use crate::state::history::ImageHistory;
+use crate::state::pages::away::leaf_number;
 use crate::state::pages::overflow;
+use crate::state::pages::quarantine::Quarantine;
 use crate::state::undo::replaced::stored;
 use pleach_history::{DiskRun, RunDescriptor, RunFile};
 
@@ -73,12 +75,20 @@ pub struct RecoveredState {
     pub buffered_bytes: usize,
     /// Number of buffered changes.
     pub buffered_entries: usize,
-    /// Page numbers of all leaf pages.
+    /// Page numbers of all leaf pages; none where there is a map of them.
     pub leaf_pages: Vec<PageNo>,
+    /// A map of them: the image's, while regions are away.
+    pub(crate) leaf_map: Vec<u8>,
+    /// The number of leaf pages.
+    pub(crate) leaf_page_count: u64,
     /// The number of leaf pages with nodes.
     pub(crate) leaf_pages_with_nodes: u64,
     /// The image names only leaf pages below this one.
     pub(crate) image_leaf_end: u32,
+    /// Regions that cannot be read.
+    pub(crate) quarantine: Arc<Quarantine>,
+    /// True when regions may be away.
+    pub(crate) is_late: bool,
     /// The history.
     pub history: history::RecoveredHistory,
     /// Namespaces whose nodes were computed from their pairs, since the nodes in the files were wrong.
@@ -112,7 +122,10 @@ pub(super) struct Replay {
     extents: Option<OverflowSpace>,
     pub(super) tip: CommitState,
     pub(super) history: HistoryReplay,
-    image_leaf_end: u32,
+    leaf_map: Vec<u8>,
+    /// The kinds and sums of the image's tries, where regions are away.
+    sums: Option<Vec<(TrieKind, TrieSums)>>,
+    quarantine: Arc<Quarantine>,
     pub(super) hasher: Hasher,
 }
 
@@ -142,6 +155,8 @@ pub(crate) struct LogBounds {
     pub(crate) clean: bool,
     /// The rule for the end of the log.
     pub(crate) log_end: LogEnd,
+    /// True when regions may stay in the image until they are used, if the database was closed cleanly.
+    pub(crate) late: bool,
 }
 
 /// Reads the state that a superblock leads to. Writes nothing. `accept` is a root that the pairs of a namespace may
@@ -154,13 +169,16 @@ pub(crate) fn recover(
     limits: HistoryLimits,
     accept: Option<&Node>,
 ) -> Result<RecoveredState> {
+    let late = bounds.late && bounds.clean;
     let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
     let mut tries = Vec::with_capacity(table.tries.len());
+    let quarantine = Arc::default();
     for named in &table.tries {
-        tries.push(TrieReplay::read(hasher, &mut image, named, superblock.commit)?);
+        let from = ImageSource { image: &image, superblock, quarantine: &quarantine };
+        tries.push(TrieReplay::read(hasher, &from, named, late)?);
     }
-    let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
+    let leaf_map = image.read_checked_stream(0, StreamId::LeafMap, &table.leaf_map)?;
     let map = image.read_checked_stream(0, StreamId::FreeMap, &table.overflow_map)?;
     let extents = OverflowSpace::parse(superblock.page_space(), &map).map_err(bad_map)?;
     // A salvage needs no overflow map, and records may name pages that the file does not have any more.
@@ -186,12 +204,15 @@ pub(crate) fn recover(
         (table.records_from.min(superblock.replay.position), table.kept_from);
     let named = ImageHistory { runs, records, past: Some(past), kept_from };
     let history = HistoryReplay::before_replay(&file, superblock, named, &roots, limits)?;
+    let sums = table.tries.iter().map(|named| (named.kind, named.sums));
     let mut replay = Replay {
         tries,
         extents,
         tip: CommitState { number: superblock.commit, roots, blob: table.blob.into() },
         history,
-        image_leaf_end,
+        leaf_map,
+        sums: late.then(|| sums.collect()),
+        quarantine,
         hasher,
     };
     let input = ScanInput {
@@ -298,7 +319,9 @@ impl Replay {
             extents: None,
             tip: tip.clone(),
             history: HistoryReplay::continue_from(history, tip, limits),
-            image_leaf_end: 0,
+            leaf_map: Vec::new(),
+            sums: None,
+            quarantine: Arc::clone(&recovered.quarantine),
             hasher: recovered.hasher,
         }
     }
@@ -447,6 +470,16 @@ impl Replay {
         let (mut pending_bytes, mut pending_entries) = (0, 0);
         let (mut leaf_pages, mut leaf_pages_with_nodes) = (Vec::new(), 0);
         let mut tries = Vec::with_capacity(self.tries.len());
+        // Without a record the image's sums are true.
+        let is_late = self.sums.is_some();
+        let sums = self.sums.take().filter(|_| scan.records == 0);
+        let mut leaf_page_count = 0;
+        for (kind, TrieSums { pages, changes, bytes }) in sums.iter().flatten() {
+            leaf_page_count += pages;
+            leaf_pages_with_nodes += if *kind == TrieKind::Merkle { *pages } else { 0 };
+            pending_entries += usize::try_from(*changes).unwrap_or(usize::MAX);
+            pending_bytes += usize::try_from(*bytes).unwrap_or(usize::MAX);
+        }
         let mut extents = self.extents.take().expect("a recovery has read the map");
         let history = self.history.finish_history(&mut extents)?;
         for trie in self.tries {
@@ -462,6 +495,9 @@ impl Replay {
             };
             if let Some(expected) = expected.filter(|expected| Some(*expected) != root) {
                 let (commit, namespace) = (self.tip.number, trie.namespace);
+                if let (true, Some(found)) = (is_late, root) {
+                    return Err(Contradiction::Root { commit, namespace, expected, found }.into());
+                }
                 let found = rebuild(self.hasher, device, database, &trie.regions)?;
                 let accepted = trie.dropped.is_none() && accept == Some(&found);
                 if found != expected && !accepted {
@@ -475,7 +511,7 @@ impl Replay {
                 rebuilt.push(namespace);
             }
             let pages_before = leaf_pages.len();
-            for region in trie.regions.regions() {
+            for region in trie.regions.regions().iter().filter(|_| sums.is_none()) {
                 let state = region.read();
                 pending_bytes += state.buffered().iter().map(BufferedChange::bytes).sum::<usize>();
                 pending_entries += state.buffered().len();
@@ -487,6 +523,9 @@ impl Replay {
             }
             tries.push(trie);
         }
+        if let Some(error) = self.quarantine.first_lost() {
+            return Err(error);
+        }
         Ok(RecoveredState {
             hasher: self.hasher,
             tries,
@@ -496,9 +535,13 @@ impl Replay {
             scan,
             buffered_bytes: pending_bytes,
             buffered_entries: pending_entries,
+            leaf_page_count: leaf_page_count + leaf_pages.len() as u64,
             leaf_pages,
             leaf_pages_with_nodes,
-            image_leaf_end: self.image_leaf_end,
+            image_leaf_end: map_end(&self.leaf_map),
+            leaf_map: if sums.is_some() { self.leaf_map } else { Vec::new() },
+            quarantine: self.quarantine,
+            is_late,
             rebuilt,
             root_accepted,
         })

@@ -5,23 +5,30 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{NewNodes, RegionCommit, Relocation};
+use parking_lot::Mutex;
+use pleach_beatree::region::{AwayRegion, NewNodes, RegionCommit, RegionSource, Relocation};
 use pleach_beatree::split_regions::{RegionPair, join_held, split_regions};
-use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
+use pleach_beatree::{Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::page::stream::StreamId;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_journal::format::buffered;
 use pleach_journal::format::image::ImageReader;
-use pleach_journal::format::names::LEAF_FILE;
+use pleach_journal::format::names::image_name;
 use pleach_journal::format::position::LogPos;
+use pleach_journal::format::superblock::Superblock;
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Contradiction, Result};
+use crate::state::pages::away::ImageRegions;
 use crate::state::pages::overflow;
+use crate::state::pages::quarantine::Quarantine;
 use crate::state::tries::empty_region;
 
+/// Pages of an image that are read at once.
+const ROWS: u64 = 256;
 /// The longest prefix that a page can have, in bits.
 const DEEPEST: u16 = 255;
 
@@ -99,32 +106,25 @@ impl TrieReplay {
         Self { growth, ..Self::continue_from(hasher, trie) }
     }
 
-    /// Reads the trie from an image; `commit` is the image's.
+    /// Reads the trie from an image; `late`: its regions stay there until they are used.
     pub(super) fn read(
         hasher: Hasher,
-        image: &mut ImageReader,
+        from: &ImageSource<'_>,
         named: &TrieRef,
-        commit: u64,
+        late: bool,
     ) -> Result<Self> {
-        let regions = RegionIndex::new(read_regions(hasher, image, named, commit)?);
-        let stream = image.read_buffered(named.namespace, &named.buffered)?;
-        for (prefix, buffered, dropped) in buffered::decode(hasher, &stream)? {
-            let region = regions.region(prefix.first_key());
-            if *region.prefix() != prefix {
-                return Err(Contradiction::BufferedOutsideRegions { prefix }.into());
+        // The row of an only region has no node.
+        let late = late && named.level > 1;
+        let regions = RegionIndex::new(read_rows(hasher, from, named, late)?);
+        if !late {
+            regions.regions().iter().for_each(|region| region.load(true));
+            if let Some(error) = from.quarantine.first_lost() {
+                return Err(error);
             }
-            region.write().restore_buffered(buffered, dropped);
         }
         let dropped = named.root.is_none().then_some(named.dropped);
         let trie = RecoveredTrie { namespace: named.namespace, kind: named.kind, dropped, regions };
         Ok(Self::continue_from(hasher, trie))
-    }
-
-    /// The trie names only leaf pages below this one.
-    pub(super) fn leaf_end(&self) -> u32 {
-        let ends =
-            self.trie.regions.regions().iter().map(|region| region.read().children().page_end());
-        ends.max().unwrap_or(0)
     }
 
     /// Applies a commit whose record ends at `end`.
@@ -279,54 +279,56 @@ impl TrieReplay {
 
 /// The root over all regions.
 pub(super) fn root_of(hasher: Hasher, index: &RegionIndex) -> Node {
-    let nodes: Vec<Node> = index.regions().iter().map(|region| *region.read().own_node()).collect();
+    let nodes: Vec<Node> = index.regions().iter().map(|region| *region.row().own_node()).collect();
     *Tiling::new(hasher, index.regions().iter().map(|region| *region.prefix()), &nodes).own_node()
 }
 
-/// Reads all regions from the branch pages.
-fn read_regions(
+/// What the tries of an image are read from.
+pub(super) struct ImageSource<'a> {
+    pub(super) image: &'a ImageReader,
+    pub(super) superblock: &'a Superblock,
+    pub(super) quarantine: &'a Arc<Quarantine>,
+}
+
+/// Reads the rows of all regions from the levels above them.
+fn read_rows(
     hasher: Hasher,
-    image: &mut ImageReader,
+    from: &ImageSource<'_>,
     named: &TrieRef,
-    commit: u64,
+    late: bool,
 ) -> Result<Vec<Arc<Region>>> {
     let TrieRef { namespace, mut level, root_page, root_tag, .. } = *named;
-    let mut pages = vec![(Prefix::ROOT, root_page, root_tag)];
+    let mut image = from.image.reopen(ROWS);
+    let mut rows = vec![(Prefix::ROOT, root_page, root_tag, None)];
     while level > 1 {
         let mut below = Vec::new();
-        for (prefix, page, tag) in pages {
+        for (prefix, page, tag, _) in rows {
             for (prefix, entry) in image.read_branch(namespace, page, tag, &prefix, level)?.entries
             {
                 let page = entry.page_no.ok_or(Contradiction::BranchWithoutPage { prefix })?;
-                below.push((prefix, page, entry.tag));
+                below.push((prefix, page, entry.tag, Some(entry.node)));
             }
         }
-        pages = below;
+        rows = below;
         level -= 1;
     }
-    let mut regions = Vec::with_capacity(pages.len());
-    for (prefix, page, tag) in pages {
-        let branch = image.read_branch(namespace, page, tag, &prefix, 1)?;
-        let mut children = Vec::with_capacity(branch.entries.len());
-        for (prefix, entry) in &branch.entries {
-            let page = entry.page_no.map(leaf_number).transpose()?;
-            children.push(ChildRef { prefix: *prefix, page, tag: entry.tag });
-        }
-        let nodes = match named.kind {
-            TrieKind::Merkle => branch.entries.iter().map(|(_, entry)| entry.node).collect(),
-            TrieKind::Plain => Vec::new(),
-        };
-        let children = ChildTable::new(prefix, &children);
-        let region = Region::new(hasher, namespace, children, nodes, commit);
-        region.write().set_log_position(branch.log_pos);
-        regions.push(Arc::new(region));
-    }
-    Ok(regions)
-}
-
-/// A leaf page's number as read from a file; an error when it is too large.
-pub(super) fn leaf_number(page: u64) -> Result<PageNo> {
-    let what = "it is beyond the largest page number";
-    let bad = |_| Contradiction::Page { file: LEAF_FILE, page, what }.into();
-    PageNo::try_from(page).map_err(bad)
+    let parts = buffered::parts(named.buffered.len, rows.len(), |part| {
+        image.read_part(namespace, StreamId::Buffered, &named.buffered, part)
+    })?;
+    let commit = from.superblock.commit;
+    let source: Arc<dyn RegionSource> = Arc::new(ImageRegions {
+        hasher,
+        commit,
+        named: named.clone(),
+        file: image_name(from.superblock.image.file),
+        ahead: Mutex::new([image.reopen(ROWS), image.reopen(ROWS)]),
+        image,
+        quarantine: Arc::clone(from.quarantine),
+    });
+    let row = |((prefix, page, tag, node), buffered): ((Prefix, u64, u32, Option<Node>), _)| {
+        let node = node.filter(|_| late && named.kind == TrieKind::Merkle);
+        let at = AwayRegion { source: Arc::clone(&source), page, tag, node, buffered };
+        Arc::new(Region::away(hasher, namespace, prefix, commit, at))
+    };
+    Ok(rows.into_iter().zip(parts).map(row).collect())
 }

@@ -192,6 +192,11 @@ impl Prefetcher {
                     self.db.pace.heartbeat(Task::Prefetch);
                     return true;
                 }
+                Some(MissingItem::Region(region, answer)) => {
+                    region.load(false);
+                    answer.send(());
+                    return true;
+                }
             };
             match reader.enqueue(&self.db.store, at, purpose) {
                 Submission::ReadElsewhere(PageRequestPurpose::Reader(answer)) => {

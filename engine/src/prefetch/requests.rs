@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
+use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 use pleach_io::{Event, Executor, PageBuf};
@@ -32,6 +33,8 @@ pub(crate) enum MissingItem {
     Page(PageRef, PageRequestPurpose),
     /// A piece of a long value: the first page in the overflow file, and how many.
     Piece(u64, usize, Reply<Result<PageBuf>>),
+    /// A region that an open has left in the image.
+    Region(Arc<Region>, Reply<()>),
 }
 
 /// Why a page is read.

@@ -299,7 +299,7 @@ impl Database {
         }
         metrics.node_bytes = self.budget.lines.used();
         metrics.buffer_bytes += (self.store.buffers.bytes() + sequencer.buffer_bytes()) as u64;
-        metrics.quarantined_pages = self.store.quarantine.len();
+        metrics.quarantined_pages = self.store.quarantine.list().len() as u64;
         metrics.stalled_tasks = self.pace.beats.stalled_count(self.pace.now());
         metrics
     }

@@ -42,7 +42,7 @@ impl Trie {
     /// The empty trie that commit `number` adds: one region without pages.
     pub(crate) fn empty(hasher: Hasher, namespace: u8, kind: TrieKind, number: u64) -> Self {
         let region = empty_region(hasher, namespace, kind, number);
-        let index = Index::new(RegionIndex::new(vec![Arc::new(region)]), |_, _| false);
+        let index = Index::new(RegionIndex::new(vec![Arc::new(region)]), |_| false);
         Self::new(namespace, kind, Arc::new(index))
     }
 }

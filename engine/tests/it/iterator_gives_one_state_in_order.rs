@@ -127,7 +127,12 @@ fn pages_that_moved_are_read_with_their_new_neighbours() {
     db.close().expect("closed");
     let options = Options::new("sim").cache_kib(32 << 10).in_flight(16);
     let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
-    let db = SimDb::open_on(disk.clone(), runtime, options).expect("opened");
+    let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opened");
+    // The regions come from the image first.
+    for _ in 0..4 {
+        runtime.step_some(50);
+        runtime.clock().advance(std::time::Duration::from_millis(60));
+    }
     let session = db.session(SessionOptions::new()).expect("a session");
     let (pages, before) = (db.metrics().leaf_pages, disk.operations());
     assert!(session.iter(..).map(|pair| pair.expect("read")).eq(model));

@@ -45,6 +45,7 @@ mod long_values_are_read_once;
 mod memory_of_what_comes_and_goes_is_counted;
 mod namespaces_that_are_dropped_are_given_back;
 mod namespaces_that_are_plain_have_no_trie;
+mod open_leaves_regions_in_the_image;
 mod open_leaves_the_history_unread;
 mod open_reads_the_golden_folder;
 mod open_trusts_what_it_can_prove;

@@ -2,10 +2,13 @@
 //!
 //! A trie begins with its first region's branch page. A level's pages follow the level below; the last branch page is
 //! the root's, which has the empty prefix. Then come its buffered changes, if there are any. All these pages name their
-//! namespace. Behind the last trie come the overflow map and the table.
+//! namespace. Behind the last trie come the maps and the table. So the levels above the regions' pages can be read
+//! without these.
 //!
 //! Every page carries the image's number as its flush number, which no other image ever has. The superblock names it.
 //! So a page of an earlier image (a lost write) is found, even when all its other contents are right.
+
+use std::ops::Range;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_core::page::branch::{
@@ -131,13 +134,14 @@ impl ImageWriter {
         Ok((children[0], level))
     }
 
-    /// Writes the buffered changes of a namespace; gives the reference for the table. Without bytes there is no page.
-    pub fn write_buffered(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
-        let page = if bytes.is_empty() {
-            0
-        } else {
-            self.write_stream(namespace, StreamId::Buffered, bytes)?
-        };
+    /// Writes a stream; gives the reference for the table. Without bytes there is no page.
+    pub fn write_named_stream(
+        &mut self,
+        namespace: u8,
+        id: StreamId,
+        bytes: &[u8],
+    ) -> Result<StreamRef> {
+        let page = if bytes.is_empty() { 0 } else { self.write_stream(namespace, id, bytes)? };
         Ok(StreamRef::of(page, bytes))
     }
 
@@ -214,7 +218,7 @@ impl ImageWriter {
 
 /// The shallowest prefixes with at most [`MAX_ENTRIES`] of these children, which tile the key space, and the children
 /// of each.
-fn parents(children: &[WrittenBranch]) -> Vec<(Prefix, std::ops::Range<usize>)> {
+fn parents(children: &[WrittenBranch]) -> Vec<(Prefix, Range<usize>)> {
     let mut done = Vec::new();
     let mut todo = vec![(Prefix::ROOT, 0..children.len())];
     while let Some((prefix, range)) = todo.pop() {
@@ -240,6 +244,8 @@ pub struct ImageReader {
     database: u64,
     pages: u64,
     number: u64,
+    /// Pages of one read.
+    run: u64,
     buf: PageBuf,
     /// First page in the buffer, and number of pages in it.
     held: (u64, u64),
@@ -263,9 +269,17 @@ impl ImageReader {
             database,
             pages,
             number: image.number,
+            run: RUN as u64,
             buf,
             held: (0, 0),
         })
+    }
+
+    /// Another reader of the image, which reads `run` pages at once.
+    #[must_use]
+    pub fn reopen(&self, run: u64) -> Self {
+        let (device, file, buf) = (self.device.clone(), self.file.clone(), PageBuf::zeroed(0));
+        Self { device, file, run, buf, held: (0, 0), ..*self }
     }
 
     fn identity(&self, page: u64) -> Identity {
@@ -278,7 +292,7 @@ impl ImageReader {
         }
         let (first, count) = self.held;
         if page < first || page >= first + count {
-            let count = (self.pages - page).min(RUN as u64);
+            let count = (self.pages - page).min(self.run);
             let pages = usize::try_from(count).expect("at most a run");
             if self.buf.pages() != pages {
                 self.buf = PageBuf::zeroed(pages);
@@ -324,14 +338,6 @@ impl ImageReader {
         Ok(branch)
     }
 
-    /// Reads the buffered changes of a namespace.
-    pub fn read_buffered(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
-        if named.len == 0 && named.fits(&[]) {
-            return Ok(Vec::new());
-        }
-        self.read_checked_stream(namespace, StreamId::Buffered, named)
-    }
-
     /// Reads a stream that the table names.
     pub fn read_checked_stream(
         &mut self,
@@ -339,10 +345,34 @@ impl ImageReader {
         id: StreamId,
         named: &StreamRef,
     ) -> Result<Vec<u8>> {
+        if named.len == 0 && named.fits(&[]) {
+            return Ok(Vec::new());
+        }
         let bytes = self.read_stream(namespace, id, named.page, named.len)?;
         if !named.fits(&bytes) {
             return Err(ImageError::StreamChecksum { file: self.name, stream: id });
         }
+        Ok(bytes)
+    }
+
+    /// Reads a part of a stream that the table names. Only the pages of the part are checked.
+    pub fn read_part(
+        &mut self,
+        namespace: u8,
+        id: StreamId,
+        named: &StreamRef,
+        part: [u64; 2],
+    ) -> Result<Vec<u8>> {
+        let [from, to] = part;
+        if from > to || to > named.len {
+            return Err(ImageError::StreamLength { file: self.name, bytes: to });
+        }
+        let first = from / stream::PAYLOAD as u64;
+        let pages = first..to.div_ceil(stream::PAYLOAD as u64);
+        let mut bytes = self.read_pages(namespace, id, (named.page, named.len), pages)?;
+        let before = from - first * stream::PAYLOAD as u64;
+        bytes.drain(..usize::try_from(before).unwrap_or(usize::MAX).min(bytes.len()));
+        bytes.truncate(usize::try_from(to - from).unwrap_or(usize::MAX));
         Ok(bytes)
     }
 
@@ -354,15 +384,25 @@ impl ImageReader {
         first: u64,
         len: u64,
     ) -> Result<Vec<u8>> {
+        self.read_pages(namespace, id, (first, len), 0..len.div_ceil(stream::PAYLOAD as u64).max(1))
+    }
+
+    /// Reads some pages of a stream, which has this first page and this length.
+    fn read_pages(
+        &mut self,
+        namespace: u8,
+        id: StreamId,
+        (first, len): (u64, u64),
+        pages: Range<u64>,
+    ) -> Result<Vec<u8>> {
         let name = self.name;
+        let too_long = |_| ImageError::StreamLength { file: name, bytes: len };
         if len > page_offset(self.pages) {
             return Err(ImageError::StreamLength { file: name, bytes: len });
         }
         let mut bytes = Vec::new();
-        let count = u32::try_from(len.div_ceil(stream::PAYLOAD as u64).max(1))
-            .map_err(|_| ImageError::StreamLength { file: name, bytes: len })?;
-        for index in 0..count {
-            let page = first + u64::from(index);
+        for index in pages {
+            let (page, index) = (first + index, u32::try_from(index).map_err(too_long)?);
             let identity = self.identity(page);
             let expected = stream::payload_len(len, index);
             let bad = bad_page(name, page);

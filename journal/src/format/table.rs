@@ -17,17 +17,23 @@
 //! 56      8     checksum of it
 //! 64      8     log position of the first record whose undo is in no run of the history, at most the replay start
 //! 72      8     the oldest commit of the history, as the newest record says
-//! 80      80    per namespace, ascending, 0 first:
+//! 80      8     first page of the map of used leaf pages; 0 without bytes
+//! 88      8     bytes of it
+//! 96      8     checksum of it
+//! 104     104   per namespace, ascending, 0 first:
 //!               number 1, level of its root branch page 1, kind of trie 1 (0 Merkle, 1 plain), zero 1, tag of that page 4, the page 8,
 //!               root 32, or digest (zeros when dropped), commit that dropped it 8 (0: none did),
-//!               buffered changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0
+//!               buffered changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0;
+//!               leaf pages 8, buffered changes 8, their bytes in memory 8
 //! ..      34    per past root, ascending, 0 first: number 1, kind of trie 1, root or digest 32
 //! ..      ..    blob
 //! ```
 //!
 //! *Past roots* are those of the state before the first record whose undo is in no run, where there is one: a record
-//! has only the roots that it replaced. The *history* stream has the descriptor of each run, oldest first.
+//! has only the roots that it replaced. In the *map* bit n % 8 of byte n / 8 is set when a branch page of the image names
+//! leaf page n; it has no zeros at its end. The *history* stream has the descriptor of each run, oldest first.
 
+use pleach_beatree::PageNo;
 use pleach_core::{Node, TERMINATOR};
 use twox_hash::XxHash3_64;
 
@@ -36,8 +42,8 @@ use super::image_error::{ImageError, Result};
 use super::position::LogPos;
 use super::trie_kind::TrieKind;
 
-const HEAD: usize = 80;
-const ENTRY: usize = 80;
+const HEAD: usize = 104;
+const ENTRY: usize = 104;
 const PAST: usize = 34;
 /// Most namespaces: their numbers have one byte.
 const MOST: usize = 256;
@@ -95,6 +101,35 @@ pub struct TrieRef {
     pub dropped: u64,
     /// Its buffered changes.
     pub buffered: StreamRef,
+    /// What the image has of it.
+    pub sums: TrieSums,
+}
+
+/// Sums over all regions of a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrieSums {
+    /// Leaf pages.
+    pub pages: u64,
+    /// Buffered changes.
+    pub changes: u64,
+    /// Bytes of buffered changes in memory.
+    pub bytes: u64,
+}
+
+/// The end of the last page in a map of leaf pages.
+pub fn map_end(map: &[u8]) -> u32 {
+    let Some(last) = map.last() else { return 0 };
+    u32::try_from(map.len() * 8).unwrap_or(u32::MAX) - last.leading_zeros()
+}
+
+/// The pages in a map of leaf pages.
+///
+/// # Panics
+/// When the last one is no page's number ([`map_end`]).
+pub fn map_pages(map: &[u8]) -> impl Iterator<Item = PageNo> {
+    let pages = (0..).step_by(8).zip(map).filter(|(_, byte)| **byte != 0);
+    let set = |(at, byte)| (at..at + 8).filter(move |page| byte >> (page % 8) & 1 == 1);
+    pages.flat_map(set).map(PageNo::new)
 }
 
 /// The table of an image.
@@ -104,6 +139,8 @@ pub struct ImageTable {
     pub tries: Vec<TrieRef>,
     /// The overflow map.
     pub overflow_map: StreamRef,
+    /// The map of used leaf pages.
+    pub leaf_map: StreamRef,
     /// The descriptors of the history's runs; without bytes there is no run.
     pub history: StreamRef,
     /// The first record whose undo is in no run.
@@ -131,6 +168,7 @@ impl ImageTable {
         self.history.encode(&mut bytes);
         bytes.extend_from_slice(&self.records_from.get().to_le_bytes());
         bytes.extend_from_slice(&self.kept_from.to_le_bytes());
+        self.leaf_map.encode(&mut bytes);
         for trie in &self.tries {
             bytes.extend_from_slice(&[trie.namespace, trie.level, trie.kind as u8, 0]);
             bytes.extend_from_slice(&trie.root_tag.to_le_bytes());
@@ -138,6 +176,9 @@ impl ImageTable {
             bytes.extend_from_slice(trie.root.unwrap_or(TERMINATOR).as_ref());
             bytes.extend_from_slice(&trie.dropped.to_le_bytes());
             trie.buffered.encode(&mut bytes);
+            for sum in [trie.sums.pages, trie.sums.changes, trie.sums.bytes] {
+                bytes.extend_from_slice(&sum.to_le_bytes());
+            }
         }
         for (namespace, kind, root) in &self.prior_roots {
             bytes.extend_from_slice(&[*namespace, *kind as u8]);
@@ -182,6 +223,7 @@ impl ImageTable {
         Ok(Self {
             tries,
             overflow_map: StreamRef::decode(bytes, 8),
+            leaf_map: StreamRef::decode(bytes, 80),
             history: StreamRef::decode(bytes, 40),
             records_from: get_u64(bytes, 64).into(),
             kept_from: get_u64(bytes, 72),
@@ -194,6 +236,7 @@ impl ImageTable {
 fn entry(bytes: &[u8]) -> Result<TrieRef> {
     let (root, dropped) = (get::<32>(bytes, 16).into(), get_u64(bytes, 48));
     let buffered = StreamRef::decode(bytes, 56);
+    let [pages, changes, sum] = [80, 88, 96].map(|at| get_u64(bytes, at));
     if bytes[3] != 0
         || (dropped > 0 && root != TERMINATOR)
         || (buffered.len == 0 && buffered.page > 0)
@@ -209,6 +252,7 @@ fn entry(bytes: &[u8]) -> Result<TrieRef> {
         root: (dropped == 0).then_some(root),
         dropped,
         buffered,
+        sums: TrieSums { pages, changes, bytes: sum },
     })
 }
 
@@ -236,6 +280,7 @@ mod tests {
             root,
             dropped,
             buffered: StreamRef::of(0, &[]),
+            sums: TrieSums { pages: 2, changes: 1, bytes: 100 },
         };
         ImageTable {
             tries: vec![
@@ -244,6 +289,7 @@ mod tests {
                 trie(255, Some(Node::from([5; 32])), 0),
             ],
             overflow_map: StreamRef::of(4, b"map"),
+            leaf_map: StreamRef::of(6, b"leaves"),
             history: StreamRef::of(5, b"runs"),
             records_from: LogPos::new(4096),
             kept_from: 3,

@@ -65,7 +65,8 @@ pub(super) fn cut_log(
     let mut reach = LogReach::new(Some(&superblocks));
     // Without the history, whose damage costs only itself.
     let none = |_: &Superblock| limits(0);
-    let examined = examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage);
+    let examined =
+        examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage, false);
     let Ok(Examination { superblocks, recovered, .. }) = examined else {
         return Err(error.clone().into());
     };

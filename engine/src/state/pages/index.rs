@@ -107,14 +107,10 @@ impl DuePages {
 
 impl Index {
     /// The index of these regions. Pages for which `is_due` is true are due from the start.
-    pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
+    pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(u8) -> bool) -> Self {
         let mut due = DuePages::default();
         for region in regions.regions() {
-            let state = region.read();
-            let children = (0..state.children().len())
-                .map(|child| (state.children().prefix(child), state.changes_since_write(child)))
-                .filter(|(prefix, changes)| is_due(prefix, *changes));
-            due.add(children.map(|(prefix, _)| prefix));
+            due.add(due_children(&region.row(), &is_due));
         }
         Self {
             regions: ArcSwap::from_pointee(regions),
@@ -150,7 +146,7 @@ impl Index {
         let mut root = self.root.write();
         let (mut nodes, mut as_of) = (Vec::with_capacity(regions.regions().len()), 0);
         for region in regions.regions() {
-            let state = region.read();
+            let state = region.row();
             nodes.push(*state.own_node());
             as_of = as_of.max(state.last_commit());
         }
@@ -222,6 +218,16 @@ impl Index {
         })
     }
 
+    /// Makes the pages of a region due that have at least so many changes.
+    pub(crate) fn make_due_in(&self, region: &Region, flush_at: u8) {
+        let state = region.read();
+        let due: Vec<Prefix> = due_children(&state, &|changes| changes >= flush_at).collect();
+        drop(state);
+        if !due.is_empty() {
+            self.make_due(due);
+        }
+    }
+
     /// Makes these pages due for a flush.
     pub(crate) fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
         let mut due = self.due.lock();
@@ -253,6 +259,13 @@ impl Index {
     pub(crate) fn due_bytes(&self) -> usize {
         self.due.lock().pages.capacity() * size_of::<Prefix>()
     }
+}
+
+/// The prefixes of children whose count of changes makes them due.
+fn due_children(state: &RegionState, is_due: &impl Fn(u8) -> bool) -> impl Iterator<Item = Prefix> {
+    let children = 0..state.children().len();
+    let due = children.filter(|child| is_due(state.changes_since_write(*child)));
+    due.map(|child| state.children().prefix(child))
 }
 
 /// The place of a child's page; `None` when it has none.

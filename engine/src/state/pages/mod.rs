@@ -1,7 +1,8 @@
 //! The present state by page: where pages lie ([`index`]), how they are read ([`in_flight`], [`reader`],
-//! [`run_reader`]), kept ([`store`]) and quarantined ([`quarantine`]), and which are in use ([`space`]); values
-//! too long for a page ([`overflow`], [`long_values`]).
+//! [`run_reader`]), kept ([`store`]) and quarantined ([`quarantine`]), and which are in use ([`space`]); regions that an
+//! open has left in the image ([`away`]); values too long for a page ([`overflow`], [`long_values`]).
 
+pub(crate) mod away;
 pub(crate) mod in_flight;
 pub(crate) mod index;
 pub(crate) mod long_values;

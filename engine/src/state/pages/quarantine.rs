@@ -72,6 +72,7 @@ pub(crate) enum QuarantineReason {
     Contradicts,
 }
 
+#[derive(Debug)]
 struct QuarantineEntry {
     listed: Quarantined,
     reason: QuarantineReason,
@@ -85,12 +86,14 @@ struct QuarantineEntry {
 type Pages = BTreeMap<(&'static str, u64), QuarantineEntry>;
 
 /// The quarantined pages.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     count: AtomicU64,
     pages: Mutex<Pages>,
     /// Leaf pages that were released and are not yet due for a flush.
     released: Mutex<Vec<(u8, Prefix)>>,
+    /// Branch pages of regions that cannot be read.
+    lost: Mutex<Vec<Quarantined>>,
 }
 
 /// Time to wait after this number of failures in a row.
@@ -127,6 +130,34 @@ impl Quarantine {
         let next = now.saturating_add(backoff(trials));
         pages.insert((file, page), QuarantineEntry { listed, reason, next, on_trial: false });
         self.count.store(pages.len() as u64, Ordering::Release);
+    }
+
+    /// Quarantines the branch page of a region, or records another failure.
+    pub(crate) fn lose(&self, PageName { file, page, namespace, prefix }: PageName, error: Error) {
+        let mut lost = self.lost.lock();
+        if let Some(known) = lost.iter_mut().find(|entry| entry.page == page) {
+            (known.error, known.trials) = (error, known.trials + 1);
+            return;
+        }
+        tracing::error!(file, page, namespace, ?prefix, %error, "a region cannot be read");
+        lost.push(Quarantined { file, page, namespace, prefix, error, trials: 1 });
+    }
+
+    /// Notes that the region with this branch page is in memory.
+    pub(crate) fn note_region(&self, branch: u64) {
+        self.lost.lock().retain(|entry| entry.page != branch);
+    }
+
+    /// The error of a leaf page of a lost region.
+    pub(crate) fn lost_error(&self, page: PageNo) -> Option<Error> {
+        let lost = page.is_lost().then(|| self.lost.lock())?;
+        let mut found = lost.iter().filter(|entry| PageNo::lost(entry.page) == page);
+        found.next().map(|entry| entry.error.clone())
+    }
+
+    /// The error of the first lost region.
+    pub(crate) fn first_lost(&self) -> Option<Error> {
+        self.lost.lock().first().map(|entry| entry.error.clone())
     }
 
     /// True when the flush must not use a page. A cached page need not be read, so that it may be unreadable.
@@ -201,14 +232,15 @@ impl Quarantine {
 
     /// All quarantined pages, by file and page.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
-        self.pages.lock().values().map(|entry| entry.listed.clone()).collect()
+        let mut all = self.lost.lock().clone();
+        all.extend(self.pages.lock().values().map(|entry| entry.listed.clone()));
+        all
     }
 
     /// The error for callers that wait for these pages alone; `None` when there are none.
     pub(crate) fn error_for_waiters(&self) -> Option<Error> {
-        let pages = self.pages.lock();
-        let (_, first) = pages.first_key_value()?;
-        let first = Box::new(first.listed.error.clone());
+        let pages = self.list();
+        let first = Box::new(pages.first()?.error.clone());
         Some(Error::Quarantined { pages: pages.len() as u64, first })
     }
 }

@@ -17,7 +17,7 @@ use pleach_io::{Completion, PAGE, PagePool, Queue, Request, RequestKind};
 use super::in_flight::{Claim, InFlight, ReadMode};
 use super::index::PageRef;
 use super::store::Store;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::metrics::Counters;
 
 /// Number of pages after which waiters are woken: a wake-up costs more than a page.
@@ -148,7 +148,7 @@ impl<T> PageReader<T> {
         let slot = usize::try_from(completion.token).expect("a slot's number");
         let ReadSlot { at, purpose, claim } = self.slots[slot].take().expect("asked for before");
         self.free.push(slot);
-        let read = completion.result.map_err(Error::from);
+        let read = completion.result.map_err(|error| store.read_error(at.page, error));
         let admitted = read.and_then(|()| store.admit(at, &completion.buf, self.mode));
         let done = admitted.map(|page| LoadedPage { at, page });
         self.awaited |= claim.complete();

@@ -17,7 +17,7 @@ use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
-use pleach_io::{Disk, Executor, File, PageBuf};
+use pleach_io::{Disk, Executor, File, IoError, PageBuf};
 use pleach_journal::format::names::LEAF_FILE;
 
 use super::in_flight::{InFlight, ReadMode};
@@ -45,7 +45,7 @@ pub(crate) struct Store {
     /// The commit that the batch under way will make.
     batch: AtomicU64,
     /// Quarantined pages.
-    pub(crate) quarantine: Quarantine,
+    pub(crate) quarantine: Arc<Quarantine>,
     pace: Arc<Pace>,
     /// Counters of the database's work and memory.
     pub(crate) counters: Arc<Counters>,
@@ -63,12 +63,13 @@ pub(crate) struct StoreParts {
     pub(crate) buffers: usize,
     pub(crate) pace: Arc<Pace>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) quarantine: Arc<Quarantine>,
 }
 
 impl Store {
     pub(crate) fn new(parts: StoreParts) -> Self {
-        let StoreParts { device, runtime, database, leaf_file, cache, buffers, pace, counters } =
-            parts;
+        let StoreParts { device, runtime, database, leaf_file, cache, buffers, .. } = parts;
+        let StoreParts { pace, counters, quarantine, .. } = parts;
         Self {
             device,
             database,
@@ -78,7 +79,7 @@ impl Store {
             grace: Grace::new(),
             in_flight: InFlight::new(runtime),
             batch: AtomicU64::new(0),
-            quarantine: Quarantine::default(),
+            quarantine,
             pace,
             counters,
         }
@@ -143,12 +144,18 @@ impl Store {
         }
         self.count_miss(mode);
         let mut buf = self.buffers.take();
-        self.device.read_at(&self.leaf_file, &mut buf, at.page.offset())?;
+        let read = self.device.read_at(&self.leaf_file, &mut buf, at.page.offset());
+        read.map_err(|error| self.read_error(at.page, error))?;
         let page = self.admit(at, &buf, mode);
         self.buffers.put_back(buf);
         // Waiters find the page in the cache.
         drop(claim);
         page
+    }
+
+    /// The error of a failed read of a page: of a lost region's page that of its branch page.
+    pub(crate) fn read_error(&self, page: PageNo, error: IoError) -> Error {
+        self.quarantine.lost_error(page).unwrap_or_else(|| error.into())
     }
 
     /// Counts a read of a page.
@@ -213,7 +220,8 @@ impl Store {
     pub(crate) fn read_uncached(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
-        self.device.read_at(&self.leaf_file, &mut buf, at.page.offset())?;
+        let read = self.device.read_at(&self.leaf_file, &mut buf, at.page.offset());
+        read.map_err(|error| self.read_error(at.page, error))?;
         let page = self.check_leaf(at, buf.page(0)).map(|()| Cache::uncached(buf.page(0)));
         self.buffers.put_back(buf);
         page
@@ -282,6 +290,6 @@ impl Store {
     pub(crate) fn is_page_quarantined(&self, state: &RegionState, child: usize) -> bool {
         let Some(at) = child_page(state, child) else { return false };
         let keeps = |at_hand| self.quarantine.is_barred(LEAF_FILE, u64::from(at.page), at_hand);
-        keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())
+        at.page.is_lost() || keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())
     }
 }
