@@ -95,8 +95,8 @@ fn open_all_files(device: &Disk, mode: OpenMode) -> Result<()> {
     Ok(())
 }
 
-/// Examines a database. Writes nothing. May fail when another process writes the database meanwhile. `late`: after a
-/// close the regions may stay in the image until they are used.
+/// Examines a database. Writes nothing. May fail when another process writes the database meanwhile. `late`: the
+/// regions may stay in the image until they are used.
 pub fn examine(
     hasher: Option<Hasher>,
     device: &Disk,
@@ -253,7 +253,7 @@ fn leaf_space(
     let pages = u32::try_from(page).map_err(|_| Contradiction::Page { file, page, what })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
     let RecoveredState { leaf_pages, leaf_map, .. } = recovered;
-    let end = leaf_pages.iter().max().map_or(map_end(leaf_map), |last| last.get() + 1);
+    let end = leaf_pages.iter().max().map_or(0, |last| last.get() + 1).max(map_end(leaf_map));
     if end > in_segments {
         let expected = page_offset(end.into());
         return Err(Error::ShortFile { file: LEAF_FILE, found, expected });

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::region::{BufferedChange, Relocation};
+use pleach_beatree::region::Relocation;
 use pleach_beatree::space::{OverflowSpace, SpaceError};
 use pleach_beatree::{ChildRef, PageNo};
 use pleach_core::page::overflow::OverflowExtent;
@@ -75,11 +75,11 @@ pub struct RecoveredState {
     pub buffered_bytes: usize,
     /// Number of buffered changes.
     pub buffered_entries: usize,
-    /// Page numbers of all leaf pages; none where there is a map of them.
+    /// Page numbers of the leaf pages of regions that are in memory.
     pub leaf_pages: Vec<PageNo>,
-    /// A map of them: the image's, while regions are away.
+    /// A map of those of regions that are away.
     pub(crate) leaf_map: Vec<u8>,
-    /// The number of leaf pages.
+    /// The number of all leaf pages.
     pub(crate) leaf_page_count: u64,
     /// The number of leaf pages with nodes.
     pub(crate) leaf_pages_with_nodes: u64,
@@ -122,9 +122,8 @@ pub(super) struct Replay {
     extents: Option<OverflowSpace>,
     pub(super) tip: CommitState,
     pub(super) history: HistoryReplay,
+    /// The image's map of leaf pages.
     leaf_map: Vec<u8>,
-    /// The kinds and sums of the image's tries, where regions are away.
-    sums: Option<Vec<(TrieKind, TrieSums)>>,
     quarantine: Arc<Quarantine>,
     pub(super) hasher: Hasher,
 }
@@ -155,7 +154,8 @@ pub(crate) struct LogBounds {
     pub(crate) clean: bool,
     /// The rule for the end of the log.
     pub(crate) log_end: LogEnd,
-    /// True when regions may stay in the image until they are used, if the database was closed cleanly.
+    /// True when regions may stay in the image until they are used: those of a reader always, of a writer after a clean
+    /// close. Another open of a writer reads all, so that it takes the older image when one is damaged.
     pub(crate) late: bool,
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn recover(
     limits: HistoryLimits,
     accept: Option<&Node>,
 ) -> Result<RecoveredState> {
-    let late = bounds.late && bounds.clean;
+    let late = bounds.late && (bounds.clean || bounds.log_end == LogEnd::Live);
     let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
     let mut tries = Vec::with_capacity(table.tries.len());
@@ -204,14 +204,12 @@ pub(crate) fn recover(
         (table.records_from.min(superblock.replay.position), table.kept_from);
     let named = ImageHistory { runs, records, past: Some(past), kept_from };
     let history = HistoryReplay::before_replay(&file, superblock, named, &roots, limits)?;
-    let sums = table.tries.iter().map(|named| (named.kind, named.sums));
     let mut replay = Replay {
         tries,
         extents,
         tip: CommitState { number: superblock.commit, roots, blob: table.blob.into() },
         history,
         leaf_map,
-        sums: late.then(|| sums.collect()),
         quarantine,
         hasher,
     };
@@ -320,7 +318,6 @@ impl Replay {
             tip: tip.clone(),
             history: HistoryReplay::continue_from(history, tip, limits),
             leaf_map: Vec::new(),
-            sums: None,
             quarantine: Arc::clone(&recovered.quarantine),
             hasher: recovered.hasher,
         }
@@ -467,23 +464,22 @@ impl Replay {
         accept: Option<&Node>,
     ) -> Result<RecoveredState> {
         let (mut rebuilt, mut root_accepted) = (Vec::new(), false);
-        let (mut pending_bytes, mut pending_entries) = (0, 0);
-        let (mut leaf_pages, mut leaf_pages_with_nodes) = (Vec::new(), 0);
+        let (mut sums, mut leaf_pages_with_nodes) = (TrieSums::default(), 0);
+        let (mut leaf_pages, mut is_late) = (Vec::new(), false);
         let mut tries = Vec::with_capacity(self.tries.len());
-        // Without a record the image's sums are true.
-        let is_late = self.sums.is_some();
-        let sums = self.sums.take().filter(|_| scan.records == 0);
-        let mut leaf_page_count = 0;
-        for (kind, TrieSums { pages, changes, bytes }) in sums.iter().flatten() {
-            leaf_page_count += pages;
-            leaf_pages_with_nodes += if *kind == TrieKind::Merkle { *pages } else { 0 };
-            pending_entries += usize::try_from(*changes).unwrap_or(usize::MAX);
-            pending_bytes += usize::try_from(*bytes).unwrap_or(usize::MAX);
-        }
+        let image_leaf_end = map_end(&self.leaf_map);
         let mut extents = self.extents.take().expect("a recovery has read the map");
         let history = self.history.finish_history(&mut extents)?;
-        for trie in self.tries {
+        for mut trie in self.tries {
+            for page in std::mem::take(&mut trie.loaded) {
+                if let Some(byte) = self.leaf_map.get_mut((page.get() / 8) as usize) {
+                    *byte &= !(1 << (page.get() % 8));
+                }
+            }
+            let mut of_trie = trie.away;
             let (trie, root) = trie.finish();
+            let has_away = trie.regions.regions().iter().any(|region| region.row().is_away());
+            is_late |= has_away;
             let expected = match trie.dropped {
                 _ if trie.kind == TrieKind::Plain => None,
                 None => self.tip.roots.get(trie.namespace),
@@ -495,7 +491,7 @@ impl Replay {
             };
             if let Some(expected) = expected.filter(|expected| Some(*expected) != root) {
                 let (commit, namespace) = (self.tip.number, trie.namespace);
-                if let (true, Some(found)) = (is_late, root) {
+                if let (true, Some(found)) = (has_away, root) {
                     return Err(Contradiction::Root { commit, namespace, expected, found }.into());
                 }
                 let found = rebuild(self.hasher, device, database, &trie.regions)?;
@@ -510,17 +506,15 @@ impl Replay {
                 }
                 rebuilt.push(namespace);
             }
-            let pages_before = leaf_pages.len();
-            for region in trie.regions.regions().iter().filter(|_| sums.is_none()) {
-                let state = region.read();
-                pending_bytes += state.buffered().iter().map(BufferedChange::bytes).sum::<usize>();
-                pending_entries += state.buffered().len();
-                let children = state.children();
-                leaf_pages.extend((0..children.len()).filter_map(|child| children.page(child)));
+            let rows = trie.regions.regions().iter().map(|region| region.row());
+            for state in rows.filter(|row| !row.is_away()) {
+                of_trie += TrieSums::of(&state);
+                leaf_pages.extend(super::trie::leaf_pages(&state));
             }
             if trie.kind == TrieKind::Merkle {
-                leaf_pages_with_nodes += (leaf_pages.len() - pages_before) as u64;
+                leaf_pages_with_nodes += of_trie.pages;
             }
+            sums += of_trie;
             tries.push(trie);
         }
         if let Some(error) = self.quarantine.first_lost() {
@@ -533,13 +527,13 @@ impl Replay {
             extents,
             tip: self.tip,
             scan,
-            buffered_bytes: pending_bytes,
-            buffered_entries: pending_entries,
-            leaf_page_count: leaf_page_count + leaf_pages.len() as u64,
+            buffered_bytes: usize::try_from(sums.bytes).unwrap_or(usize::MAX),
+            buffered_entries: usize::try_from(sums.changes).unwrap_or(usize::MAX),
+            leaf_page_count: sums.pages,
             leaf_pages,
             leaf_pages_with_nodes,
-            image_leaf_end: map_end(&self.leaf_map),
-            leaf_map: if sums.is_some() { self.leaf_map } else { Vec::new() },
+            image_leaf_end,
+            leaf_map: self.leaf_map,
             quarantine: self.quarantine,
             is_late,
             rebuilt,

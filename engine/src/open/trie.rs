@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pleach_beatree::region::{AwayRegion, NewNodes, RegionCommit, RegionSource, Relocation};
 use pleach_beatree::split_regions::{RegionPair, join_held, split_regions};
-use pleach_beatree::{Region, RegionIndex, Stored};
+use pleach_beatree::{PageNo, Region, RegionIndex, RegionState, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::stream::StreamId;
 use pleach_core::tree::Tiling;
@@ -18,7 +18,7 @@ use pleach_journal::format::image::ImageReader;
 use pleach_journal::format::names::image_name;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::Superblock;
-use pleach_journal::format::table::TrieRef;
+use pleach_journal::format::table::{TrieRef, TrieSums};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Contradiction, Result};
@@ -29,6 +29,8 @@ use crate::state::tries::empty_region;
 
 /// Pages of an image that are read at once.
 const ROWS: u64 = 256;
+/// A replay loads up to one of so many regions by itself, and then all in their order, which costs as much.
+const SINGLE: usize = 16;
 /// The longest prefix that a page can have, in bits.
 const DEEPEST: u16 = 255;
 
@@ -52,6 +54,12 @@ pub(super) struct TrieReplay {
     pub(super) trie: RecoveredTrie,
     changed: Vec<Arc<Region>>,
     growth: Growth,
+    /// What the image has of regions that are away.
+    pub(super) away: TrieSums,
+    /// Leaf pages that the image has of the others.
+    pub(super) loaded: Vec<PageNo>,
+    /// Regions that were loaded by themselves.
+    singles: usize,
 }
 
 /// Changes of a trie by records since the last [`TrieReplay::take_changes`].
@@ -69,18 +77,29 @@ pub(super) struct Growth {
 impl TrieReplay {
     /// A replay of later records on a recovered trie.
     pub(super) fn continue_from(hasher: Hasher, trie: RecoveredTrie) -> Self {
-        Self { hasher, trie, changed: Vec::new(), growth: Growth::default() }
+        Self {
+            hasher,
+            trie,
+            changed: Vec::new(),
+            growth: Growth::default(),
+            away: TrieSums::default(),
+            loaded: Vec::new(),
+            singles: 0,
+        }
     }
 
     /// Replaces the trie by an empty one, which commit `number` adds.
     pub(super) fn begin_anew(&mut self, kind: TrieKind, number: u64) {
         let growth = Growth { is_new: true, ..std::mem::take(&mut self.growth) };
-        *self = Self { growth, ..Self::empty(self.hasher, self.trie.namespace, kind, number) };
+        let loaded = std::mem::take(&mut self.loaded);
+        let empty = Self::empty(self.hasher, self.trie.namespace, kind, number);
+        *self = Self { growth, loaded, ..empty };
     }
 
     /// Ends a round of records: recomputes the nodes of the regions that they have changed. Gives these regions, in the
     /// order of their keys, and the changes of the trie.
     pub(super) fn take_changes(&mut self) -> (Vec<Arc<Region>>, Growth) {
+        self.loaded.clear();
         let mut changed = std::mem::take(&mut self.changed);
         // A region that was split or joined since is not of the trie any more.
         changed.retain(|region| {
@@ -116,15 +135,44 @@ impl TrieReplay {
         // The row of an only region has no node.
         let late = late && named.level > 1;
         let regions = RegionIndex::new(read_rows(hasher, from, named, late)?);
+        let dropped = named.root.is_none().then_some(named.dropped);
+        let trie = RecoveredTrie { namespace: named.namespace, kind: named.kind, dropped, regions };
+        let mut replay = Self { away: named.sums, ..Self::continue_from(hasher, trie) };
         if !late {
-            regions.regions().iter().for_each(|region| region.load(true));
+            replay.load_all();
             if let Some(error) = from.quarantine.first_lost() {
                 return Err(error);
             }
         }
-        let dropped = named.root.is_none().then_some(named.dropped);
-        let trie = RecoveredTrie { namespace: named.namespace, kind: named.kind, dropped, regions };
-        Ok(Self::continue_from(hasher, trie))
+        Ok(replay)
+    }
+
+    /// The region of a key, in memory. One that cannot be read is quarantined, and what follows then fails.
+    fn region(&mut self, key: &Key) -> Arc<Region> {
+        let region = Arc::clone(self.trie.regions.region(key));
+        if region.row().is_away() {
+            self.singles += 1;
+            if self.singles * SINGLE > self.trie.regions.regions().len() {
+                self.load_all();
+            } else {
+                self.load(&region, false);
+            }
+        }
+        region
+    }
+
+    fn load_all(&mut self) {
+        let regions = self.trie.regions.clone();
+        regions.regions().iter().for_each(|region| self.load(region, true));
+    }
+
+    fn load(&mut self, region: &Region, ahead: bool) {
+        if region.row().is_away() {
+            region.load(ahead);
+            let state = region.row();
+            self.away -= TrieSums::of(&state);
+            self.loaded.extend(leaf_pages(&state));
+        }
     }
 
     /// Applies a commit whose record ends at `end`.
@@ -138,7 +186,7 @@ impl TrieReplay {
         let (mut changes, mut nodes) = (changes, nodes);
         let mut scratch = Vec::new();
         while let Some((key, _)) = changes.first() {
-            let region = Arc::clone(self.trie.regions.region(key));
+            let region = self.region(key);
             let count = changes.partition_point(|(key, _)| region.prefix().covers(key));
             let of_region = changes.split_off(..count).expect("counted");
             let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
@@ -195,7 +243,7 @@ impl TrieReplay {
         let mut split = Vec::new();
         let mut rest = all;
         while let Some(Relocation { range, .. }) = rest.first() {
-            let region = Arc::clone(self.trie.regions.region(range.first_key()));
+            let region = self.region(range.first_key());
             let of_region =
                 |moved: &Relocation<'_>| region.prefix().covers(moved.range.first_key());
             let count = rest.partition_point(of_region);
@@ -240,6 +288,11 @@ impl TrieReplay {
     /// Joins the regions below these prefixes, as the record from `start` to `end` says. Both regions of a pair have
     /// the record applied, or neither (rule `join-outside-image`).
     pub(super) fn join(&mut self, prefixes: &[Prefix], start: LogPos, end: LogPos) -> Result<()> {
+        for prefix in prefixes {
+            for half in [false, true] {
+                self.region(prefix.child(half).first_key());
+            }
+        }
         let mut pairs = Vec::new();
         for prefix in prefixes {
             let what = "joins regions that are not two halves";
@@ -275,6 +328,11 @@ impl TrieReplay {
         let root = root.then(|| root_of(self.hasher, &self.trie.regions));
         (self.trie, root)
     }
+}
+
+/// The leaf pages of a region.
+pub(super) fn leaf_pages(state: &RegionState) -> impl Iterator<Item = PageNo> {
+    (0..state.children().len()).filter_map(|child| state.children().page(child))
 }
 
 /// The root over all regions.

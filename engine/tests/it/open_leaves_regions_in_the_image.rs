@@ -1,5 +1,5 @@
-//! An open after a close reads the levels above the regions; a region comes when it is used, whatever uses it. Every
-//! open read all branch pages once.
+//! An open after a close, and a reader's, reads the levels above the regions, and the regions that the log names;
+//! another comes when it is used, whatever uses it. Every open read all branch pages once.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::common::held_device::Held;
 use crate::common::{Model, uniform};
 use crate::crash::{SimDb, unrecorded};
 
-const IDS: u64 = 2500;
+const IDS: u64 = 5000;
 
 fn options() -> Options {
     let options = Options::new("sim").create(true).cache_mib(64).threads(1).in_flight(4);
@@ -56,6 +56,26 @@ fn closed() -> (Image, Model) {
     }
     assert!(db.metrics().regions > 30, "{} regions", db.metrics().regions);
     db.close().expect("closed");
+    (disk.image(), model)
+}
+
+/// The same after a kill, with a record of a commit of one key behind the image, and one that moves its page.
+fn killed(moves: bool) -> (Image, Model) {
+    let (image, mut model) = closed();
+    let disk = SimDisk::from_image(&image, 1);
+    let (mut db, _) = open(&disk, 2).expect("opens");
+    if moves {
+        // So that no other page is moved later.
+        db.drain(0).expect("flushed");
+        db.close().expect("closed");
+        db = open(&disk, 2).expect("opens").0;
+    }
+    put(&db, &mut model, 900..901, 6).expect("committed");
+    if moves {
+        db.drain(0).expect("flushed");
+        put(&db, &mut model, 900..901, 7).expect("committed");
+    }
+    drop(db);
     (disk.image(), model)
 }
 
@@ -183,11 +203,41 @@ const USES: [(&str, Use); 9] = [
 ];
 
 #[test]
+fn a_reader_behind_a_kill_reads_the_regions_that_the_log_names() {
+    for (moves, reads_only) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (image, model) = killed(moves);
+        let disk = SimDisk::from_image(&image, 1);
+        let (held, gate) = Held::new(disk.clone());
+        let runtime = SimRuntime::with_clock(2, disk.clock(), 1);
+        let options = options().create(false).read_only(reads_only);
+        let db = Db::open_on(held, runtime, options).expect("opens");
+        assert!(!db.opened().closed);
+        let regions = db.metrics().regions / 2 - 2;
+        let read = image_pages(&gate.reads()).iter().filter(|page| **page < regions).count();
+        // A writer reads all, in runs of many pages.
+        assert_eq!(read, 1, "of {regions} regions");
+        let away = !reads_only || db.metrics().index_bytes < 50 * db.metrics().leaf_pages;
+        assert!(away, "nobody has used them");
+        assert_is(&db, &model, "after a kill");
+        // Their pages are counted as they are when all are here.
+        let (pages, pending) = (db.metrics().leaf_pages, db.metrics().pending_entries);
+        drop(db);
+        let whole = pleach_ops::stat_on(disk, None).expect("read");
+        assert_eq!((pages, pending), (whole.pages, whole.buffered_entries), "moves: {moves}");
+    }
+}
+
+#[test]
 fn whatever_uses_a_database_finds_regions_that_are_away() {
-    let (image, model) = closed();
+    for (image, model) in [closed(), killed(false), killed(true)] {
+        uses_find_regions(&image, &model);
+    }
+}
+
+fn uses_find_regions(image: &Image, model: &Model) {
     for (what, uses) in USES {
         for closes in [true, false] {
-            let (disk, mut model) = (SimDisk::from_image(&image, 1), model.clone());
+            let (disk, mut model) = (SimDisk::from_image(image, 1), model.clone());
             let (db, runtime) = open(&disk, 3).expect("opens");
             uses(&db, &runtime, &mut model);
             if what != "nothing" {

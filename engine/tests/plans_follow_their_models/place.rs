@@ -21,6 +21,11 @@ pub trait Place: Sized {
     /// Another open, for reading alone.
     fn open_reader(&self, opening: &Opening, seed: u64) -> pleach::Result<Db>;
 
+    /// Whether all regions of that open are in memory then.
+    fn loads_reader(&self, _seed: u64) -> bool {
+        false
+    }
+
     /// Gives the background time for some steps.
     fn background(&self, steps: usize);
 
@@ -99,7 +104,15 @@ impl Place for Simulated {
     fn open_reader(&self, opening: &Opening, seed: u64) -> pleach::Result<Db> {
         let runtime = SimRuntime::with_clock(seed, self.disk.clock(), opening.threads);
         let options = opening.options.clone().create(false).read_only(true);
-        Db::open_on(self.disk.clone(), runtime, options)
+        let db = Db::open_on(self.disk.clone(), runtime.clone(), options)?;
+        if self.loads_reader(seed) {
+            runtime.step_some(100);
+        }
+        Ok(db)
+    }
+
+    fn loads_reader(&self, seed: u64) -> bool {
+        seed.is_multiple_of(2)
     }
 
     fn background(&self, steps: usize) {

@@ -30,6 +30,8 @@ struct Since {
     history: u64,
     /// Bytes of the log at its last refresh.
     log_bytes: u64,
+    /// Images before its open, where it may have left regions in the newest.
+    images: Option<u64>,
 }
 
 struct Read {
@@ -45,7 +47,9 @@ impl<H: Judged, P: Place> World<H, P> {
             Reader::Open if count < READERS => {
                 let reader = self.place.open_reader(&self.opening, seed);
                 let reader = reader.expect("opens beside the one that writes");
-                let since = Since { history: self.opening.history, log_bytes: self.log_bytes() };
+                let (history, log_bytes) = (self.opening.history, self.log_bytes());
+                let images = (!self.place.loads_reader(seed)).then(|| self.images());
+                let since = Since { history, log_bytes, images };
                 self.readers.open.push((reader, since));
             }
             Reader::Close if count > 0 => {
@@ -113,7 +117,7 @@ impl<H: Judged, P: Place> World<H, P> {
     }
 
     /// What a reader has read of a commit. It may be too old from the oldest commit of the history on, and where the log
-    /// does not reach back to the reader's last refresh any more.
+    /// does not reach back to the reader's last refresh any more, or the image that it has left regions in is overwritten.
     fn or_overtaken<T>(&self, commit: u64, since: Since, read: Result<T, Error>) -> Option<T> {
         match read {
             Ok(read) => Some(read),
@@ -122,8 +126,9 @@ impl<H: Judged, P: Place> World<H, P> {
                 let is_beyond = commit <= self.from || commit + since.history <= self.number();
                 let is_cut =
                     self.log_bytes() - since.log_bytes > SEGMENTS * self.setup.geometry.log_segment;
+                let is_overwritten = since.images.is_some_and(|images| self.images() >= images + 2);
                 assert!(
-                    is_beyond || is_cut || self.opening.limited,
+                    is_beyond || is_cut || is_overwritten || self.opening.limited,
                     "commit {commit} of a history from {} is too old",
                     self.from
                 );

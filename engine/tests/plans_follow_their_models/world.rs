@@ -64,6 +64,8 @@ pub struct World<H: Judged, P: Place> {
     pub logged: usize,
     /// Bytes of the log that were appended by opens before this one.
     log_before: u64,
+    /// Checkpoints of earlier opens.
+    images_before: u64,
     /// The newest commit that is durable, whatever the mode.
     pub durable: u64,
     pub known: Vec<Known>,
@@ -127,6 +129,7 @@ impl<H: Judged, P: Place> World<H, P> {
             opened: 0,
             logged: 0,
             log_before: 0,
+            images_before: 0,
             durable: 0,
             known: Vec::new(),
             overlays: Vec::new(),
@@ -394,6 +397,11 @@ impl<H: Judged, P: Place> World<H, P> {
         self.let_go();
     }
 
+    /// Checkpoints until now.
+    pub fn images(&self) -> u64 {
+        self.images_before + self.db().metrics().checkpoints
+    }
+
     /// Bytes that were appended to the log until now.
     pub fn log_bytes(&self) -> u64 {
         self.log_before + self.db().metrics().log_bytes
@@ -569,6 +577,7 @@ impl<H: Judged, P: Place> World<H, P> {
             db.close().expect("closed");
         }
         self.log_before += db.metrics().log_bytes;
+        self.images_before += db.metrics().checkpoints;
         drop(db);
         let is_cut = survivor.is_some();
         if is_cut {

@@ -34,11 +34,7 @@ impl TrieEncoder {
     pub fn add(&mut self, region: &Prefix, state: &RegionState) {
         encode(&mut self.changes, region, state);
         self.ends.extend_from_slice(&(self.changes.len() as u64).to_le_bytes());
-        let children = state.children();
-        let pages = (0..children.len()).filter(|child| children.page(*child).is_some());
-        self.sums.pages += pages.count() as u64;
-        self.sums.changes += state.buffered().len() as u64;
-        self.sums.bytes += state.buffered().iter().map(BufferedChange::bytes).sum::<usize>() as u64;
+        self.sums += TrieSums::of(state);
     }
 
     /// The stream, without bytes when no region has any; and the sums.

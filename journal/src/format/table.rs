@@ -33,7 +33,10 @@
 //! has only the roots that it replaced. In the *map* bit n % 8 of byte n / 8 is set when a branch page of the image names
 //! leaf page n; it has no zeros at its end. The *history* stream has the descriptor of each run, oldest first.
 
+use std::ops::{AddAssign, SubAssign};
+
 use pleach_beatree::PageNo;
+use pleach_beatree::region::{BufferedChange, RegionState};
 use pleach_core::{Node, TERMINATOR};
 use twox_hash::XxHash3_64;
 
@@ -116,10 +119,45 @@ pub struct TrieSums {
     pub bytes: u64,
 }
 
+impl TrieSums {
+    /// The sums of one region.
+    pub fn of(state: &RegionState) -> Self {
+        let children = state.children();
+        let pages = (0..children.len()).filter(|child| children.page(*child).is_some());
+        let bytes = state.buffered().iter().map(BufferedChange::bytes).sum::<usize>();
+        Self {
+            pages: pages.count() as u64,
+            changes: state.buffered().len() as u64,
+            bytes: bytes as u64,
+        }
+    }
+
+    /// Each sum with the other's.
+    fn with(self, other: Self, sum: fn(u64, u64) -> u64) -> Self {
+        Self {
+            pages: sum(self.pages, other.pages),
+            changes: sum(self.changes, other.changes),
+            bytes: sum(self.bytes, other.bytes),
+        }
+    }
+}
+
+impl AddAssign for TrieSums {
+    fn add_assign(&mut self, other: Self) {
+        *self = self.with(other, u64::saturating_add);
+    }
+}
+
+impl SubAssign for TrieSums {
+    fn sub_assign(&mut self, other: Self) {
+        *self = self.with(other, u64::saturating_sub);
+    }
+}
+
 /// The end of the last page in a map of leaf pages.
 pub fn map_end(map: &[u8]) -> u32 {
-    let Some(last) = map.last() else { return 0 };
-    u32::try_from(map.len() * 8).unwrap_or(u32::MAX) - last.leading_zeros()
+    let Some(last) = map.iter().rposition(|byte| *byte != 0) else { return 0 };
+    u32::try_from((last + 1) * 8).unwrap_or(u32::MAX) - map[last].leading_zeros()
 }
 
 /// The pages in a map of leaf pages.

@@ -27,7 +27,8 @@ use super::quarantine::{PageName, Quarantine};
 use crate::error::{Contradiction, Result};
 use crate::state::Database;
 
-/// Regions that the task loads in a step, and the time that it leaves to others first.
+/// Regions that the task loads in a step, and the time that a writer's leaves to others first. A reader's begins at once:
+/// another process may write the image over.
 const LOADED: usize = 256;
 const FIRST: Duration = Duration::from_millis(50);
 
@@ -121,7 +122,7 @@ impl RegionLoader {
         if db.pace.is_closing() {
             return Step::Done;
         }
-        if !std::mem::replace(&mut self.is_task, true) {
+        if !std::mem::replace(&mut self.is_task, true) && db.replica.is_none() {
             return Step::IdleFor(FIRST);
         }
         if self.load(db, LOADED) {
