@@ -21,6 +21,8 @@ use crate::wire::{Ask, Part, PartAsk, VerifiedPart, bytes_before_last, decode_ro
 const REST: Duration = Duration::from_secs(1);
 /// How long it rests at most.
 const LONG_REST: Duration = Duration::from_secs(60);
+/// Share of the patience after which a server without a question is asked what another one has not answered.
+const SHORT_PATIENCE: u32 = 8;
 
 /// The fetch of one state into a folder. It goes on where an earlier one of the same target has ended, however that was.
 #[derive(Debug)]
@@ -59,9 +61,15 @@ struct Flight {
 struct PartFlight {
     namespace: usize,
     /// What comes back when there is no answer. Its end may lie before the end that was asked for, where others were
-    /// asked for the rest since.
-    range: KeyRange,
+    /// asked for the rest since. None: another server was asked for it as well, or has answered.
+    range: Option<KeyRange>,
     asked: PartAsk,
+}
+
+impl Flight {
+    fn range(&self) -> Option<KeyRange> {
+        self.part.as_ref()?.range
+    }
 }
 
 /// What is known of a server.
@@ -141,7 +149,7 @@ impl Ticket {
 pub enum Judgement {
     /// It is right, and was kept.
     Kept,
-    /// The question was given up before; the answer was not looked at.
+    /// The question was given up before, or another server has answered it: the answer was not kept.
     Late,
     /// There is no answer, which is no guilt. The server rests for a while.
     Refused,
@@ -232,12 +240,12 @@ impl Fetch {
             }
             (None, Ask::Roots(self.target.root))
         } else {
-            let (namespace, range) = self.next_range(server)?;
+            let (namespace, range) = self.next_range(server, now)?;
             let KeyRange { first, last } = range;
             let (root, bytes) = (self.target.root, self.limits.answer_bytes());
             let number = self.namespaces[namespace].number;
             let asked = PartAsk { root, namespace: number, first, last, bytes };
-            (Some(PartFlight { namespace, range, asked }), Ask::Part(asked))
+            (Some(PartFlight { namespace, range: Some(range), asked }), Ask::Part(asked))
         };
         self.tickets += 1;
         let of = match &part {
@@ -249,19 +257,27 @@ impl Fetch {
         Some((Ticket { number, hasher, limits, of }, ask))
     }
 
-    /// A range that nobody is asked for, or else the second half of the longest one that another server is asked for.
-    fn next_range(&mut self, server: u32) -> Option<(usize, KeyRange)> {
+    /// A range that nobody is asked for; or else the one that another server has not answered for longest, if that is a
+    /// share of the patience; or else the second half of the longest one that another server is asked for.
+    fn next_range(&mut self, server: u32, now: Duration) -> Option<(usize, KeyRange)> {
         for (at, namespace) in self.namespaces.iter_mut().enumerate() {
             if let Some(range) = namespace.free.pop() {
                 return Some((at, range));
             }
         }
-        let others = self.flights.iter_mut().filter(|flight| flight.server != server);
-        let parts = others.filter_map(|flight| flight.part.as_mut());
-        let longest = parts.max_by(|a, b| a.range.share().total_cmp(&b.range.share()))?;
-        let [kept, given] = longest.range.halves()?;
-        longest.range = kept;
-        Some((longest.namespace, given))
+        let is_others = |flight: &&mut Flight| flight.server != server && flight.range().is_some();
+        let mut others: Vec<&mut Flight> = self.flights.iter_mut().filter(is_others).collect();
+        let oldest = others.iter_mut().min_by_key(|flight| flight.since)?;
+        if oldest.since + self.limits.patience / SHORT_PATIENCE <= now {
+            let part = oldest.part.as_mut()?;
+            return Some((part.namespace, part.range.take()?));
+        }
+        let share = |flight: &Flight| flight.range().map_or(0.0, |range| range.share());
+        let longest = others.into_iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        let part = longest.part.as_mut()?;
+        let [kept, given] = part.range?.halves()?;
+        part.range = Some(kept);
+        Some((part.namespace, given))
     }
 
     /// Takes back what was asked for too long ago.
@@ -275,7 +291,7 @@ impl Fetch {
     }
 
     fn give_back(&mut self, part: Option<&PartFlight>) {
-        if let Some(PartFlight { namespace, range, .. }) = part {
+        if let Some(PartFlight { namespace, range: Some(range), .. }) = part {
             self.namespaces[*namespace].free.push(*range);
         }
     }
@@ -322,16 +338,23 @@ impl Fetch {
     /// [`Error::Folder`] when a right answer cannot be written: its range is asked for again.
     pub fn take_judged(&mut self, judged: Judged<'_>, now: Duration) -> Result<Judgement> {
         let Judged { ticket, answer, found } = judged;
-        let Some(Flight { server, part, .. }) = self.end_flight(ticket) else {
+        let Some(Flight { server, mut part, .. }) = self.end_flight(ticket) else {
             return Ok(Judgement::Late);
         };
-        match (found, part) {
+        let mut judgement = Judgement::Kept;
+        match (found, &mut part) {
             (Err(what), part) => {
                 self.give_back(part.as_ref());
                 self.exclude(server, what);
                 return Ok(Judgement::Lie(what));
             }
-            (Ok(Found::Part(verified)), Some(part)) => self.keep(&part, &verified, answer)?,
+            (Ok(Found::Part(verified)), Some(part)) => {
+                part.range = part.range.or_else(|| self.take_range(part));
+                match part.range {
+                    Some(range) => self.keep(part, range, &verified, answer)?,
+                    None => judgement = Judgement::Late,
+                }
+            }
             // Two servers may have been asked.
             (Ok(Found::Roots(roots)), _) if self.namespaces.is_empty() => {
                 self.frames.keep_roots(answer)?;
@@ -341,7 +364,21 @@ impl Fetch {
         }
         let record = self.servers.entry(server).or_default();
         (record.failures, record.lacks_state, record.rests_until) = (0, false, now);
-        Ok(Judgement::Kept)
+        Ok(judgement)
+    }
+
+    /// Takes a range from the server that was asked for it as well, or from those that nobody is asked for; `None` when it
+    /// is kept.
+    fn take_range(&mut self, of: &PartFlight) -> Option<KeyRange> {
+        let begins = |range: &KeyRange| range.first == of.asked.first;
+        let parts = self.flights.iter_mut().filter_map(|flight| flight.part.as_mut());
+        for part in parts.filter(|part| part.namespace == of.namespace) {
+            if part.range.as_ref().is_some_and(begins) {
+                return part.range.take();
+            }
+        }
+        let free = &mut self.namespaces[of.namespace].free;
+        free.iter().position(begins).map(|at| free.remove(at))
     }
 
     fn flight(&self, ticket: u64) -> Option<usize> {
@@ -363,7 +400,13 @@ impl Fetch {
         }
     }
 
-    fn keep(&mut self, part: &PartFlight, verified: &VerifiedPart, answer: &[u8]) -> Result<()> {
+    fn keep(
+        &mut self,
+        part: &PartFlight,
+        range: KeyRange,
+        verified: &VerifiedPart,
+        answer: &[u8],
+    ) -> Result<()> {
         let Namespace { number, root, .. } = self.namespaces[part.namespace];
         let held = KeyRange { first: part.asked.first, last: verified.end };
         if let Err(error) = self.frames.keep(number, root, held, answer) {
@@ -371,7 +414,7 @@ impl Fetch {
             return Err(error);
         }
         self.progress.pairs += verified.count;
-        if let Some(rest) = part.range.behind(&verified.end) {
+        if let Some(rest) = range.behind(&verified.end) {
             self.namespaces[part.namespace].free.push(rest);
         }
         Ok(())
@@ -379,7 +422,7 @@ impl Fetch {
 
     /// How far the fetch is.
     pub fn progress(&self) -> Progress {
-        let flown = self.flights.iter().filter_map(|flight| Some(flight.part.as_ref()?.range));
+        let flown = self.flights.iter().filter_map(Flight::range);
         let free = self.namespaces.iter().flat_map(|namespace| namespace.free.iter().copied());
         let left: f64 = free.chain(flown.clone()).map(|range| range.share()).sum();
         let begun = !self.namespaces.is_empty();

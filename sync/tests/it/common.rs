@@ -125,6 +125,8 @@ pub(crate) struct Seen {
     /// Answers that came after their question was given up, or twice.
     pub(crate) late: u64,
     pub(crate) failed: Option<Error>,
+    /// Simulated time.
+    pub(crate) took: Duration,
 }
 
 /// Carries questions and answers, late, twice or not at all, until the fetch is done, has no way on, or has kept so many
@@ -135,6 +137,7 @@ pub(crate) fn run(fetch: &mut Fetch, peers: &mut [Peer<'_>], seed: u64, most: us
     let earlier = fetch.progress().lies.len();
     for _ in 0..200_000 {
         now += Duration::from_millis(10);
+        seen.took = now;
         for (number, peer) in (0..).zip(&mut *peers) {
             while let Some((ticket, ask)) = fetch.ask(number, now) {
                 let ask: Ask = ask.to_string().parse().expect("a path is read");

@@ -1,11 +1,12 @@
 //! States of every shape, from servers that lie, die, lack the state or are far behind: the database that is loaded has
 //! the root, or the fetch says why there is none.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use pleach::{Db, Hasher};
-use pleach_sync::{Ask, Error, Fetch, Head, Judgement, Refusal, Server, Target};
+use pleach_sync::{Ask, Error, Fetch, Head, Judgement, Limits, Refusal, Server, Target};
 
 use crate::common::{
     LIMITS, Peer, commit, key, load_and_compare, no_root, options, over_all, put, run, server,
@@ -50,6 +51,90 @@ fn one_liar_and_one_that_dies_do_not_keep_an_honest_server_from_the_end() {
         assert!(seen.late > 0, "some answers come twice");
         load_and_compare(fetch, &at("new"), &db);
         assert!(!at("new.sync").exists());
+    }
+}
+
+/// In simulated time. Once the end waited for as long as a question may take: 30 seconds.
+#[test]
+fn servers_that_fall_silent_delay_the_end_by_a_share_of_the_patience() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = state(&folder.path().join("state"), 9_000);
+    let server = server(&db);
+    let limits = Limits { patience: Duration::from_secs(240), ..LIMITS };
+    let fetch = |name: &str, peers: &mut [Peer<'_>]| {
+        let at = |end: &str| folder.path().join(format!("{name}.{end}"));
+        let mut fetch = Fetch::open(&at("sync"), target(&db), limits).expect("opened");
+        let seen = run(&mut fetch, peers, 5, usize::MAX);
+        assert!(fetch.progress().done && seen.lies.is_empty());
+        assert!((fetch.progress().share - 1.0).abs() < 1e-9);
+        let parts: BTreeSet<_> =
+            seen.kept.iter().map(|(namespace, first, _)| (*namespace, *first)).collect();
+        assert_eq!(parts.len(), seen.kept.len(), "no part is kept twice");
+        load_and_compare(fetch, &at("new"), &db);
+        seen.took
+    };
+    let alone = fetch("alone", &mut [Peer::honest(&server)]);
+    for questions in [1, 2, 5, 20] {
+        let silent = || {
+            let mut left = questions;
+            Peer::with(&server, move |_, honest| {
+                left = u32::saturating_sub(left, 1);
+                Some(honest).filter(|_| left > 0)
+            })
+        };
+        let mut peers = [silent(), silent(), Peer::honest(&server)];
+        let took = fetch(&format!("{questions}"), &mut peers);
+        assert!(took <= alone + Duration::from_secs(31), "{took:?}, {alone:?} of one server");
+    }
+}
+
+/// Both answers to a question that two servers have: the first one is kept, whoever gives it.
+#[test]
+fn the_first_answer_to_a_question_that_was_asked_twice_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let db = state(&at("state"), 10);
+    let server = server(&db);
+    let target = Target::namespace(9, db.roots().get(9).expect("there"), Hasher::BLAKE3);
+    let answer = |ask: &Ask| {
+        let mut answer = Vec::new();
+        server.answer(ask, &mut answer).expect("answered");
+        answer
+    };
+    let limits = Limits { in_flight: 64, ..LIMITS };
+    for first in 0..3 {
+        let at = |name: &str| folder.path().join(format!("{name}-{first}"));
+        let mut fetch = Fetch::open(&at("sync"), target, limits).expect("opened");
+        let mut slow = Vec::new();
+        while let Some(asked) = fetch.ask(0, Duration::ZERO) {
+            slow.push(asked);
+        }
+        let late = Duration::from_secs(1);
+        let mut fast = Vec::new();
+        while let Some(asked) = fetch.ask(1, late) {
+            fast.push(asked);
+        }
+        assert_eq!((slow.len(), fast.len()), (64, 64));
+        assert!((fetch.progress().share).abs() < 1e-9, "nothing counts twice");
+        assert!(slow.iter().all(|(_, ask)| fast.iter().any(|(_, other)| other == ask)));
+        if first == 2 {
+            // The second server refuses: nobody has the questions but the first one.
+            for (ticket, _) in std::mem::take(&mut fast) {
+                let taken = fetch.take(ticket, Err(Refusal::Unknown), late).expect("taken");
+                assert_eq!(taken, Judgement::Refused);
+            }
+        }
+        let in_turn = if first == 1 { [fast, slow] } else { [slow, fast] };
+        let mut judged = Vec::new();
+        for (ticket, ask) in in_turn.into_iter().flatten() {
+            judged.push(fetch.take(ticket, Ok(&answer(&ask)), late).expect("taken"));
+            assert_eq!(fetch.progress().done, judged.len() >= 64);
+        }
+        assert!(judged[..64].iter().all(|one| *one == Judgement::Kept));
+        assert!(judged[64..].iter().all(|one| *one == Judgement::Late));
+        let bytes = fetch.progress().bytes;
+        assert_eq!(fetch.progress().pairs, 1, "{bytes}");
+        fetch.load(&at("new"), pleach::Options::small).expect("loaded").close().expect("closed");
     }
 }
 
