@@ -72,12 +72,11 @@ pub(crate) fn sync(args: &SyncArgs) -> Result<()> {
     let mut servers = Servers::new(args)?;
     let root = Node::from(args.root);
     let fetched = fetched_folder(&args.folder)?;
-    let (db, mut more) = match state_of(&args.folder, &fetched)? {
-        State::Whole => {
-            let db = Db::open(options(args, Options::new(&args.folder)));
-            (db.map_err(CliError::engine(&args.folder))?, json!({}))
-        }
-        State::New => fetch(args, &fetched, &mut servers)?,
+    let (db, mut more) = if is_whole(&args.folder, &fetched)? {
+        let db = Db::open(options(args, Options::new(&args.folder)));
+        (db.map_err(CliError::engine(&args.folder))?, json!({}))
+    } else {
+        fetch(args, &fetched, &mut servers)?
     };
     let over_all = || db.roots().over_all(args.hasher);
     // A load that was killed behind its end leaves what it was loaded from.
@@ -108,14 +107,6 @@ pub(crate) fn sync(args: &SyncArgs) -> Result<()> {
     db.close().map(drop).map_err(CliError::engine(&args.folder))
 }
 
-/// What a sync begins with.
-enum State {
-    /// A database that is whole.
-    Whole,
-    /// None, or half of one.
-    New,
-}
-
 /// `FOLDER.sync`.
 fn fetched_folder(folder: &Path) -> Result<PathBuf> {
     let name = folder.file_name().ok_or_else(|| {
@@ -126,7 +117,8 @@ fn fetched_folder(folder: &Path) -> Result<PathBuf> {
     Ok(folder.with_file_name(name))
 }
 
-fn state_of(folder: &Path, fetched: &Path) -> Result<State> {
+/// The folder has a database, or none or half of one yet.
+fn is_whole(folder: &Path, fetched: &Path) -> Result<bool> {
     check_new(folder)?;
     let is_empty = match std::fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
@@ -135,9 +127,9 @@ fn state_of(folder: &Path, fetched: &Path) -> Result<State> {
     };
     let has = |name: &str| folder.join(name).exists();
     if has("super") && !has(UNFINISHED) {
-        Ok(State::Whole)
+        Ok(true)
     } else if is_empty || fetched.join("target").exists() {
-        Ok(State::New)
+        Ok(false)
     } else {
         Err(CliError::usage(format!(
             "{} is not empty, and not of a sync: give a folder that is missing or empty",
@@ -161,22 +153,14 @@ fn fetch(args: &SyncArgs, folder: &Path, servers: &mut Servers<'_>) -> Result<(D
         let http = HttpFetch::new(fetch, &target, limits, args.from.clone());
         let ended = show_while(&http, || http.run(Duration::from_secs(args.give_up)));
         let status = http.status();
-        servers.lies.extend(
-            status
-                .progress
-                .lies
-                .iter()
-                .map(|(number, what)| (*number as usize, (*what).to_owned())),
-        );
+        for (number, what) in &status.progress.lies {
+            servers.lies.insert(*number as usize, (*what).to_owned());
+        }
+        servers.failures = status.failures;
         match ended.map_err(CliError::sync(&args.folder))? {
             Ended::Done => {}
             Ended::Gone => return Err(servers.gone()),
-            _ => {
-                for (failed, of) in servers.failures.iter_mut().zip(status.failures) {
-                    *failed = of;
-                }
-                return Err(servers.silent());
-            }
+            _ => return Err(servers.silent()),
         }
         let bar = output::waiting("load");
         let loaded = http.into_fetch().load(&args.folder, |new| options(args, new));
@@ -185,7 +169,7 @@ fn fetch(args: &SyncArgs, folder: &Path, servers: &mut Servers<'_>) -> Result<(D
             Err(Error::Damaged { .. }) => {}
             loaded => {
                 let db = loaded.map_err(CliError::sync(&args.folder))?;
-                let Status { progress, .. } = status;
+                let progress = status.progress;
                 let more = json!({"bytes": progress.bytes, "bytes_held_before": held, "pairs": progress.pairs});
                 return Ok((db, more));
             }
@@ -281,10 +265,11 @@ impl<'a> Servers<'a> {
         let from = db.roots().over_all(self.args.hasher);
         let target = Target::over_all(root, self.args.hasher);
         loop {
-            for number in 0..self.peers.len() {
-                if self.lies.contains_key(&number) {
-                    continue;
-                }
+            let mut asked: Vec<usize> =
+                (0..self.peers.len()).filter(|number| !self.lies.contains_key(number)).collect();
+            // One that was silent is asked when the others have failed.
+            asked.sort_by_key(|number| self.failures[*number].is_some());
+            for number in asked {
                 let stream =
                     match self.peers[number].changes(&from, &root, Limits::default().patience) {
                         Ok(stream) => stream,
@@ -294,8 +279,12 @@ impl<'a> Servers<'a> {
                         }
                     };
                 match catch_up(db, &target, stream) {
-                    Ok(_) => return Ok(()),
+                    Ok(_) => {
+                        self.failures[number] = None;
+                        return Ok(());
+                    }
                     Err(Error::Lie(what)) => _ = self.lies.insert(number, what.to_string()),
+                    Err(Error::TooManyChanges) => self.failures[number] = Some(Refusal::Unknown),
                     Err(Error::Stream(what)) => {
                         self.failures[number] = Some(Refusal::Failed(what.to_string()));
                     }
@@ -316,7 +305,7 @@ impl<'a> Servers<'a> {
             && self.lies.len() < self.peers.len()
         {
             let text = format!(
-                "no server has the changes from root {from}, which the database has, to {root}: give roots in their order, or sync into a new folder{}",
+                "no server has the changes from root {from}, which the database has, to {root}, or they are more than one commit takes: give roots in their order and between, or sync into a new folder{}",
                 self.heads()
             );
             return Err(CliError::usage(text));
@@ -355,17 +344,11 @@ impl<'a> Servers<'a> {
     fn silent(&self) -> CliError {
         let mut text = String::new();
         for (number, url) in self.args.from.iter().enumerate() {
-            match (self.lies.get(&number), &self.failures[number]) {
-                (Some(what), _) => {
-                    let _ = write!(text, "; {url} lied: {what}");
-                }
-                (None, Some(refusal)) => {
-                    let _ = write!(text, "; {url}: {refusal}");
-                }
-                (None, None) => {
-                    let _ = write!(text, "; {url}: silence");
-                }
-            }
+            let _ = match (self.lies.get(&number), &self.failures[number]) {
+                (Some(what), _) => write!(text, "; {url} lied: {what}"),
+                (None, Some(refusal)) => write!(text, "; {url}: {refusal}"),
+                (None, None) => Ok(()),
+            };
         }
         if self.lies.len() == self.args.from.len() {
             let hasher = self.args.hasher.name();
@@ -391,11 +374,8 @@ impl<'a> Servers<'a> {
             (db.roots().over_all(self.args.hasher).to_string(), db.commit_number());
         let url = |number: &usize| self.args.from.get(*number).map(Url::to_string);
         if self.args.json {
-            let lies: Value = self
-                .lies
-                .iter()
-                .map(|(number, what)| json!({"server": url(number), "what": what}))
-                .collect();
+            let lie = |(number, what)| json!({"server": url(number), "what": what});
+            let lies: Value = self.lies.iter().map(lie).collect();
             let mut line =
                 json!({"schema": 1, "root_over_all": root, "commit": commit, "lies": lies});
             if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {

@@ -43,6 +43,11 @@ pub enum Error {
     /// A change stream says what is wrong or not proven. Nothing was changed.
     #[error("the change stream is a lie: {0}: ask another server")]
     Lie(pleach_ops::Error),
+    /// A change stream has more than one commit takes. That is no lie, and nothing was changed.
+    #[error(
+        "the changes are more than one commit takes: go on by roots between, or fetch the newer root into a new folder"
+    )]
+    TooManyChanges,
     /// The database refused, or its device failed.
     #[error(transparent)]
     Db(pleach::Error),
@@ -76,7 +81,7 @@ pub enum Refusal {
         /// The oldest commit that the server has.
         oldest: u64,
     },
-    /// The server does not know the root, or the state has no such namespace.
+    /// The server does not know the root, the state has no such namespace, or the changes are more than one stream takes.
     #[error("the server does not have this: ask another one")]
     Unknown,
     /// The question cannot be understood.

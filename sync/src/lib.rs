@@ -54,6 +54,7 @@ pub use wire::{Ask, FeedHead, Head, MOST_KEYS, PartAsk, Place, verify_keys};
 /// Encodings that come from strangers, for fuzzers and tests; no part of the interface.
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::catch_up::catch_up_within;
     pub use crate::frames::Frames;
     pub use crate::wire::{decode_roots, encode_part, encode_roots, verify_part};
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use pleach::proof::roots::NamespaceRoots;
 use pleach::range::key_before;
 use pleach::{Db, Error, Key, Node, Options, Roots, Session};
-use pleach_ops::export::export_proven_changes;
+use pleach_ops::export::{StreamError, export_proven_changes};
 
 use crate::error::{Refusal, Result};
 use crate::limits::{LEAST_ANSWER, Limits};
@@ -139,10 +139,11 @@ impl Server {
     }
 
     /// Writes the changes from one root over all to another, of a newer commit: what
-    /// [`catch_up`](crate::catch_up()) takes.
+    /// [`catch_up`](crate::catch_up()) takes. The changes of several commits are one stream only if one commit takes them:
+    /// 490,000 of short values.
     ///
     /// # Errors
-    /// [`Refusal`]: the stream may have been begun then.
+    /// [`Refusal`]: the stream may have been begun then; [`Refusal::Unknown`] for more changes, before it is.
     pub fn changes(&self, from: &Node, to: &Node, out: impl Write) -> Result<(), Refusal> {
         let (older, newer) = (self.session(from)?, self.session(to)?);
         if older.commit_number() >= newer.commit_number() {
@@ -304,6 +305,7 @@ fn write_changes(older: &Session, newer: &Session, out: impl Write) -> Result<()
     let written = export_proven_changes(older, newer, out);
     written.map(drop).map_err(|error| match error {
         pleach_ops::Error::Db(error) => refusal(error),
+        pleach_ops::Error::Stream(StreamError::TooLarge { .. }) => Refusal::Unknown,
         error => Refusal::Failed(error.to_string()),
     })
 }

@@ -39,11 +39,10 @@ pub struct ChangeReport {
 /// Writes what differs between the states of two sessions of one database to a change stream: of all namespaces, in key
 /// order, with the roots of both and the newer blob. Which keys differ is known from what commits have replaced, so the
 /// time that it takes depends on the changes alone; pairs of a namespace that the older state does not have are all
-/// read. The keys that were changed in one namespace are in memory, and one value. Commits go on beside it. Give a
-/// buffered writer.
+/// read. The keys that were changed are in memory, and one value. Commits go on beside it. Give a buffered writer.
 ///
 /// One stream becomes one commit of the database that it is applied to. More changes than fit one are refused, unless
-/// they are those of one commit.
+/// they are those of one commit; where their keys alone are too many, before a byte is written.
 ///
 /// # Errors
 /// [`StreamError::Order`] when the first state is not the older one; [`StreamError::TooLarge`]; [`StreamError::Write`];
@@ -80,50 +79,74 @@ fn export(
     let mut namespaces = namespaces.ok_or(pleach::Error::ForeignSession)?;
     namespaces.retain(|one| !(proven_alone && one.plain));
     let blob = if proven_alone { Vec::new() } else { newer.blob().to_vec() };
+    // A session of another open is refused here, even where a namespace has no changes.
+    older.check_same_trie(newer)?;
+    let limit = if through - from == 1 { u64::MAX } else { LIMIT };
+    let full = StreamError::TooLarge { from, to: through, limit };
+    let most = limit / REPLACED;
+    let (mut changed, mut count) = (Vec::new(), 0);
+    for namespace in &namespaces {
+        let keys = changed_keys(older, newer, namespace, most)?;
+        count += keys.len() as u64;
+        if count > most {
+            return Err(full.into());
+        }
+        changed.push(keys);
+    }
     let database = Some(newer.database());
     let head =
         ChangeHead { hasher: older.hasher().id(), database, from, to: through, blob, namespaces };
     let encoded = (BlockKind::ChangesHead, change_head::encode(&head));
     let mut writer = LimitedWriter {
         records: RecordWriter::new(to, encoded, BlockKind::Changes)?,
-        left: if through - from == 1 { u64::MAX } else { LIMIT },
-        full: StreamError::TooLarge { from, to: through, limit: LIMIT },
+        left: limit,
+        full,
     };
-    // A session of another open is refused here, even where a namespace has no changes.
-    older.check_same_trie(newer)?;
-    for namespace in &head.namespaces {
+    for (namespace, keys) in head.namespaces.iter().zip(changed) {
         writer.records.begin(namespace.number);
-        write_namespace(older, newer, namespace, &mut writer)?;
+        write_namespace(newer, namespace, &keys, &mut writer)?;
         writer.records.end()?;
     }
     let (changes, bytes) = writer.records.finish()?;
     Ok(ChangeReport { from, to: through, changes, bytes })
 }
 
-fn write_namespace(
+/// The keys of a namespace of both states that differ; one more than so many, if there are as many.
+fn changed_keys(
     older: &Session,
     newer: &Session,
     namespace: &ChangeNamespace,
+    most: u64,
+) -> Result<Vec<Key>> {
+    if namespace.before.is_none() || namespace.after.is_none() {
+        return Ok(Vec::new());
+    }
+    let (then, now) = (older.namespace(namespace.number)?, newer.namespace(namespace.number)?);
+    then.check_same_trie(now)?;
+    if namespace.is_unchanged() {
+        return Ok(Vec::new());
+    }
+    let most = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
+    Ok(then.changed_keys(now, .., most)?.0)
+}
+
+fn write_namespace(
+    newer: &Session,
+    namespace: &ChangeNamespace,
+    changed: &[Key],
     writer: &mut LimitedWriter<impl Write>,
 ) -> Result<()> {
     if namespace.after.is_none() {
         return Ok(());
     }
-    let number = namespace.number;
-    let now = newer.namespace(number)?;
+    let now = newer.namespace(namespace.number)?;
     if namespace.before.is_none() {
         for pair in now.iter(..) {
             let (key, value) = pair?;
             writer.record(&key, Some(&value))?;
         }
-        return Ok(());
     }
-    let then = older.namespace(number)?;
-    then.check_same_trie(now)?;
-    if namespace.is_unchanged() {
-        return Ok(());
-    }
-    for keys in then.changed_keys(now, .., usize::MAX)?.0.chunks(AHEAD) {
+    for keys in changed.chunks(AHEAD) {
         now.prefetch(keys);
         for key in keys {
             writer.record(key, now.read(key)?.as_deref())?;

@@ -65,7 +65,7 @@ struct FetchState {
     error: Option<Error>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct KnownServer {
     failure: Option<Refusal>,
     /// The first and the last place of the target.
@@ -87,7 +87,8 @@ impl HttpFetch {
     /// A fetch that was opened with these limits and this target, and the servers that are asked. A server's number is its
     /// place among them.
     pub fn new(fetch: Fetch, target: &Target, limits: Limits, urls: Vec<Url>) -> Self {
-        let servers = vec![KnownServer::default(); urls.len()];
+        let silent = Some(Refusal::Failed("silence".to_owned()));
+        let servers = vec![KnownServer { failure: silent, places: None }; urls.len()];
         let now = Instant::now();
         Self {
             urls,

@@ -1,10 +1,13 @@
 //! A database that was fetched is brought to the newest root by a stranger's changes, or left as it is.
 
-use pleach::{Db, Hasher};
+use pleach::{Db, Durability, Hasher};
 use pleach_ops::export::export_changes;
+use pleach_sync::internals::catch_up_within;
 use pleach_sync::{Ask, Error, Fetch, Refusal, Server, Target, catch_up};
 
-use crate::common::{LIMITS, Peer, commit, key, over_all, pairs, put, run, server, state, target};
+use crate::common::{
+    LIMITS, Peer, commit, key, options, over_all, pairs, put, run, server, state, target,
+};
 
 /// A server whose database has gone on, and a database that was fetched before.
 fn two(folder: &std::path::Path) -> (Db, Server, Db) {
@@ -80,6 +83,56 @@ fn a_stream_that_lies_changes_nothing() {
     refuse(&whole, &to, "a plain namespace");
     assert_eq!(new.commit_number(), commit_before, "nothing was committed");
     catch_up(&new, &to, &*stream).expect("the right one");
+}
+
+/// Once that was a lie.
+#[test]
+fn a_stream_that_is_too_long_is_no_lie_and_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (db, server, new) = two(folder.path());
+    let before = over_all(&new);
+    let mut stream = Vec::new();
+    server.changes(&before, &over_all(&db), &mut stream).expect("written");
+    let within = |bytes: usize| catch_up_within(&new, &target(&db), &*stream, bytes as u64);
+    for bytes in [0, 1, 200, stream.len() - 1] {
+        let refused = within(bytes).expect_err("too long");
+        assert!(matches!(refused, Error::TooManyChanges), "{refused}");
+        assert_eq!(over_all(&new), before);
+    }
+    // What is wrong before the limit is a lie, whatever follows.
+    stream[100] ^= 1;
+    let refused = catch_up_within(&new, &target(&db), &*stream, 1_000).expect_err("a lie");
+    assert!(matches!(refused, Error::Lie(_)), "{refused}");
+    stream[100] ^= 1;
+    catch_up_within(&new, &target(&db), &*stream, stream.len() as u64)
+        .expect("as long as it may be");
+    assert_eq!(over_all(&new), over_all(&db));
+}
+
+/// A server has no stream of more changes than one commit takes, and says so before it begins; by roots between they come.
+#[test]
+fn many_changes_come_by_roots_between() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = |name: &str| {
+        let options = options(&folder.path().join(name)).durability(Durability::None);
+        Db::open(options.cache_mib(256)).expect("opened")
+    };
+    let (db, new) = (open("state"), open("new"));
+    for keys in [0..250_000, 250_000..500_000] {
+        commit(&db, keys.map(|id| put(0, key(id), vec![1])).collect());
+    }
+    let server = server(&db);
+    let root_of = |commit| db.at(commit).expect("there").roots().over_all(Hasher::BLAKE3);
+    let roots = [0, 1, 2].map(root_of);
+    let mut stream = Vec::new();
+    let refused = server.changes(&roots[0], &roots[2], &mut stream);
+    assert_eq!((refused, stream.len()), (Err(Refusal::Unknown), 0));
+    for pair in roots.windows(2) {
+        stream.clear();
+        server.changes(&pair[0], &pair[1], &mut stream).expect("written");
+        catch_up(&new, &Target::over_all(pair[1], Hasher::BLAKE3), &*stream).expect("applied");
+    }
+    assert_eq!(over_all(&new), roots[2]);
 }
 
 #[test]
