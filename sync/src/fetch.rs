@@ -471,7 +471,7 @@ impl Fetch {
                 continue;
             }
             let load = LoadOptions::new().namespace(*number).root(*root);
-            let loaded = db.try_bulk_load(HeldPairs::new(&self.frames, *number), &load);
+            let loaded = db.try_bulk_load(held_pairs(&self.frames, *number), &load);
             match loaded {
                 // The pairs are not those that were verified.
                 Err(Error::Damaged { .. } | Error::Db(pleach::Error::OtherRoot { .. })) => {
@@ -511,51 +511,27 @@ impl Fetch {
 }
 
 /// The pairs of a namespace in order, from its frames.
-struct HeldPairs<'a, I> {
-    frames: &'a Frames,
-    left: I,
-    body: Vec<u8>,
-    /// Where the next pair begins in the body.
-    at: usize,
-    last: Option<Key>,
-}
-
-impl<'a> HeldPairs<'a, Box<dyn Iterator<Item = &'a Frame> + 'a>> {
-    fn new(frames: &'a Frames, namespace: u8) -> Self {
-        let left: Box<dyn Iterator<Item = &'a Frame>> = Box::new(frames.of(namespace));
-        Self { frames, left, body: Vec::new(), at: 0, last: None }
-    }
-}
-
-impl<'a, I: Iterator<Item = &'a Frame>> Iterator for HeldPairs<'a, I> {
-    type Item = Result<(Key, Value)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let mut pairs = crate::wire::Pairs::new(&self.body[self.at..]);
-            match pairs.next() {
-                Some(Ok((key, value))) => {
-                    self.at = self.body.len() - pairs.bytes();
-                    // Frames may overlap.
-                    if self.last.is_none_or(|last| last < key) {
-                        self.last = Some(key);
-                        return Some(Ok((key, Value::from(value))));
-                    }
-                }
-                Some(Err(_)) => return Some(Err(Error::Damaged { parts: 1 })),
-                None => {
-                    let frame = self.left.next()?;
-                    match self.frames.read(frame) {
-                        Err(error) => return Some(Err(error)),
-                        Ok(None) => return Some(Err(Error::Damaged { parts: 1 })),
-                        Ok(Some(body)) => self.body = body,
-                    }
-                    let Ok(part) = Part::parse(&self.body) else {
-                        return Some(Err(Error::Damaged { parts: 1 }));
-                    };
-                    self.at = self.body.len() - part.pairs.bytes();
-                }
-            }
+fn held_pairs(frames: &Frames, namespace: u8) -> impl Iterator<Item = Result<(Key, Value)>> {
+    let damaged = || Error::Damaged { parts: 1 };
+    let of = move |frame| {
+        let body = frames.read(frame)?.ok_or_else(damaged)?;
+        let pairs = Part::parse(&body).map_err(|_| damaged())?.pairs;
+        let pairs = pairs.map(|pair| pair.map(|(key, value)| (key, Value::from(value))));
+        pairs.collect::<Result<Vec<_>, _>>().map_err(|_| damaged())
+    };
+    let pairs = frames.of(namespace).flat_map(move |frame| {
+        let (pairs, error) =
+            of(frame).map_or_else(|error| (Vec::new(), Some(error)), |pairs| (pairs, None));
+        pairs.into_iter().map(Ok).chain(error.map(Err))
+    });
+    // Frames may overlap.
+    let mut last = None;
+    pairs.filter(move |pair| match pair {
+        Ok((key, _)) if last.is_some_and(|last| last >= *key) => false,
+        Ok((key, _)) => {
+            last = Some(*key);
+            true
         }
-    }
+        Err(_) => true,
+    })
 }

@@ -351,11 +351,7 @@ impl<'a> Part<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Pairs<'a>(&'a [u8]);
 
-impl<'a> Pairs<'a> {
-    pub(crate) fn new(encoded: &'a [u8]) -> Self {
-        Self(encoded)
-    }
-
+impl Pairs<'_> {
     /// Bytes that are left.
     pub(crate) fn bytes(&self) -> usize {
         self.0.len()

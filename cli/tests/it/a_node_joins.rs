@@ -9,9 +9,12 @@ use std::time::Duration;
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value as Bytes};
 use pleach_sync::http::{Peer, Url};
-use pleach_sync::{Ask, Limits, Server};
+use pleach_sync::{Limits, Server};
 use serde_json::Value;
 use tempfile::TempDir;
+
+#[path = "../../../sync/tests/it/strangers.rs"]
+mod strangers;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -92,50 +95,11 @@ impl Drop for Serving {
     }
 }
 
-/// A program on a port that answers each path so, and ends with the process.
-fn other(mut answer: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            let mut lines = BufReader::new(stream);
-            let mut first = String::new();
-            let mut line = String::new();
-            while lines
-                .read_line(if first.is_empty() { &mut first } else { &mut line })
-                .is_ok_and(|read| read > 2)
-            {
-                line.clear();
-            }
-            if let Some(answer) = first.split(' ').nth(1).and_then(&mut answer) {
-                // The client may be gone.
-                let _ = lines.get_mut().write_all(&answer);
-            }
-        }
-    });
-    url
-}
-
-fn http(head: &str, body: &[u8]) -> Vec<u8> {
-    let length = body.len();
-    let head = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-    [head.as_bytes(), body].concat()
-}
-
 /// A server whose parts have one wrong bit each.
 fn liar(db: &Db) -> String {
     let server = Server::new(db.clone(), Limits::default());
     server.refresh().expect("refreshed");
-    other(move |path| {
-        let ask: Ask = path.strip_prefix("/v1/")?.parse().ok()?;
-        let mut answer = Vec::new();
-        server.answer(&ask, &mut answer).ok()?;
-        if matches!(ask, Ask::Part(_)) {
-            *answer.last_mut()? ^= 1;
-        }
-        Some(http("200 OK\r\npleach-sync: answer", &answer))
-    })
+    format!("http://{}", strangers::liar(server))
 }
 
 fn sync(folder: &Path, root: &str, from: &[&str], more: &[&str]) -> Command {
@@ -303,7 +267,9 @@ fn bad_servers_roots_and_folders_are_named_in_one_line() {
         refused(2, &mut sync(&at("n2"), &none, &[&server.url], &[])).contains("give a newer root")
     );
     // What is no server.
-    let html = other(|_| Some(http("200 OK\r\ncontent-type: text/html", b"<html>")));
+    let html =
+        strangers::other(|_| Some(strangers::http("200 OK\r\ncontent-type: text/html", b"<html>")));
+    let html = format!("http://{html}");
     let stalls = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stalls_at = format!("http://{}", stalls.local_addr().expect("bound"));
     let give_up = ["--give-up", "2"];

@@ -18,6 +18,7 @@ use pleach_sync::{
 use crate::common::{
     LIMITS, commit, key, load_and_compare, no_root, options, over_all, put, server, state, target,
 };
+use crate::strangers::{http, liar, other};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -56,51 +57,6 @@ impl Drop for Served {
 
 fn url(at: SocketAddr) -> Url {
     format!("http://{at}").parse().expect("a URL")
-}
-
-/// Another program on a port: what it sends for each path, or closes the connection; it ends with the process.
-fn other(mut answer: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = listener.local_addr().expect("bound");
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { continue };
-            let mut question = Vec::new();
-            while !question.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                match stream.read(&mut byte) {
-                    Ok(1) => question.push(byte[0]),
-                    _ => break,
-                }
-            }
-            let question = String::from_utf8_lossy(&question).into_owned();
-            let path = question.split(' ').nth(1).unwrap_or_default();
-            if let Some(answer) = answer(path) {
-                // The client may be gone.
-                let _ = stream.write_all(&answer);
-            }
-        }
-    });
-    at
-}
-
-fn http(head: &str, body: &[u8]) -> Vec<u8> {
-    let length = body.len();
-    let head = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-    [head.as_bytes(), body].concat()
-}
-
-/// A server of which each answer to a question for a part has a wrong bit.
-fn liar(server: Server) -> SocketAddr {
-    other(move |path| {
-        let ask: Ask = path.strip_prefix("/v1/")?.parse().ok()?;
-        let mut answer = Vec::new();
-        server.answer(&ask, &mut answer).ok()?;
-        if matches!(ask, Ask::Part(_)) {
-            *answer.last_mut()? ^= 1;
-        }
-        Some(http("200 OK\r\npleach-sync: answer", &answer))
-    })
 }
 
 fn fetch_of(folder: &Path, db: &Db, limits: Limits, urls: Vec<Url>) -> HttpFetch {

@@ -9,3 +9,5 @@ mod fetches_go_on;
 #[cfg(feature = "http")]
 mod http_servers_are_asked;
 mod questions_are_read;
+#[cfg(feature = "http")]
+mod strangers;
