@@ -15,7 +15,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::frames::{Frame, Frames, Target};
 use crate::limits::{LEAST_ANSWER, Limits};
 use crate::ranges::KeyRange;
-use crate::wire::{Ask, Part, PartAsk, VerifiedPart, bytes_before_last, decode_roots, verify_part};
+use crate::wire::{Ask, Part, PartAsk, VerifiedPart, decode_roots, verify_part};
 
 /// How long a server rests after its first failure in a row; twice as long after each further one.
 const REST: Duration = Duration::from_secs(1);
@@ -132,11 +132,10 @@ impl Ticket {
         root: &Node,
         ask: &PartAsk,
     ) -> Result<VerifiedPart, &'static str> {
-        // Nothing is hashed for a server that gives what nobody asked for.
-        if bytes_before_last(answer)? > ask.bytes as usize {
+        let verified = verify_part(answer, self.hasher, root, &ask.first, &ask.last)?;
+        if verified.before_last > ask.bytes as usize {
             return Err("more than was asked for");
         }
-        let verified = verify_part(answer, self.hasher, root, &ask.first, &ask.last)?;
         if verified.end < ask.last && verified.bytes < LEAST_ANSWER as usize / 2 {
             return Err("less than an answer has to have");
         }

@@ -382,46 +382,23 @@ impl<'a> Iterator for Pairs<'a> {
 }
 
 /// The keys with the hashes of their values. Values of up to 64 bytes are hashed together.
-fn hash_values(hasher: Hasher, pairs: &[(Key, &[u8])]) -> Vec<(Key, ValueHash)> {
+fn hash_values(hasher: Hasher, pairs: &[(Key, &[u8])]) -> impl Iterator<Item = (Key, ValueHash)> {
     const TOGETHER: usize = 64;
-    let mut hashed = Vec::with_capacity(pairs.len());
-    let mut out = [[0; 32]; TOGETHER];
-    for pairs in pairs.chunks(TOGETHER) {
+    let is_short = |value: &[u8]| value.len() <= 64;
+    pairs.chunks(TOGETHER).flat_map(move |pairs| {
         let (mut messages, mut lens) = ([[0; 64]; TOGETHER], [0; TOGETHER]);
-        let short = |value: &[u8]| u8::try_from(value.len()).ok().filter(|len| *len <= 64);
-        let mut count = 0;
-        for (_, value) in pairs {
-            if let Some(len) = short(value) {
-                messages[count][..value.len()].copy_from_slice(value);
-                lens[count] = len;
-                count += 1;
-            }
+        let mut hashes = [[0; 32]; TOGETHER];
+        for (at, (_, value)) in pairs.iter().enumerate().filter(|(_, pair)| is_short(pair.1)) {
+            messages[at][..value.len()].copy_from_slice(value);
+            lens[at] = u8::try_from(value.len()).expect("at most 64");
         }
-        let block = messages[..count].as_flattened();
-        hasher.hash_short_many(block, 64, &lens[..count], &mut out[..count]);
-        let mut hashes = out[..count].iter();
-        for (key, value) in pairs {
-            let hash = match short(value) {
-                Some(_) => ValueHash::new(*hashes.next().expect("one for each")),
-                None => value_hash(hasher, value),
-            };
-            hashed.push((*key, hash));
-        }
-    }
-    hashed
-}
-
-/// Bytes of the encoded pairs of an answer before the last one.
-pub(crate) fn bytes_before_last(answer: &[u8]) -> Result<usize, &'static str> {
-    let mut pairs = Part::parse(answer)?.pairs;
-    let (all, mut before) = (pairs.bytes(), 0);
-    while pairs.bytes() > 0 {
-        before = all - pairs.bytes();
-        if let Some(Err(what)) = pairs.next() {
-            return Err(what);
-        }
-    }
-    Ok(before)
+        let count = pairs.len();
+        let messages = messages[..count].as_flattened();
+        hasher.hash_short_many(messages, 64, &lens[..count], &mut hashes[..count]);
+        pairs.iter().zip(hashes).map(move |((key, value), hash)| {
+            (*key, if is_short(value) { hash.into() } else { value_hash(hasher, value) })
+        })
+    })
 }
 
 /// A part that is what the root has.
@@ -433,6 +410,8 @@ pub struct VerifiedPart {
     pub count: u64,
     /// Bytes of the encoded pairs.
     pub bytes: usize,
+    /// Bytes of them before the last pair.
+    pub before_last: usize,
 }
 
 /// Checks that an answer has all pairs of the namespace with this root from `first` to its end, which is at most `last`.
@@ -448,29 +427,21 @@ pub fn verify_part(
         return Err("a part of another range");
     }
     let bytes = pairs.bytes();
-    let mut pairs_of = Vec::with_capacity(bytes / 36);
-    let mut before: Option<Key> = None;
-    for pair in pairs {
-        let (key, value) = pair?;
-        if key < *first || key > end || before.is_some_and(|before| before >= key) {
-            return Err("pairs of another range, or out of order");
-        }
-        before = Some(key);
-        pairs_of.push((key, value));
-    }
-    let hashes = hash_values(hasher, &pairs_of);
-    let count = hashes.len() as u64;
+    let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+    let count = pairs.len() as u64;
+    let before_last = bytes - pairs.last().map_or(0, |(_, value)| 36 + value.len());
     // The multiproof has the two ends and nothing else, or what it is of is not known.
     let ends = multi::decode(hasher, proof).map_err(|_| "a proof that cannot be decoded")?;
     if ends.terminal_count() > 2 {
         return Err("a proof of other keys");
     }
-    let built = range::build(hasher, proof, first, &end, hashes);
-    let built = built.map_err(|_| "pairs that contradict their proof")?;
+    let built = range::build(hasher, proof, first, &end, hash_values(hasher, &pairs));
+    let built = built
+        .map_err(|_| "pairs of another range, out of order, or that contradict their proof")?;
     let limits = ProofLimits { bytes: u64::MAX, ..ProofLimits::DEFAULT };
     let verified = range::verify_with(hasher, &built, root, first, &end, &limits);
     if verified.is_err() {
         return Err("pairs of another root");
     }
-    Ok(VerifiedPart { end, count, bytes })
+    Ok(VerifiedPart { end, count, bytes, before_last })
 }
