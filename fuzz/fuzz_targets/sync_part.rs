@@ -1,5 +1,5 @@
-//! Answers of a stranger who serves a state: bytes as they are, or an honest answer that was changed. One that is accepted
-//! has all pairs of the state from its first key to its end, and no others.
+//! Answers of a stranger who serves a state: bytes as they are, or an honest answer that was changed. A part that is
+//! accepted has all pairs of the state from its first key to its end, and no others; values of keys are those of the state.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use pleach_core::{Hasher, Key, naive::NaiveTrie, node::value_hash};
 use pleach_fuzz::Input;
 use pleach_sync::internals::{decode_roots, encode_part, verify_part};
+use pleach_sync::verify_keys;
 
 fn encode(pairs: &BTreeMap<Key, Vec<u8>>, first: &Key, end: &Key, proof: &[u8]) -> Vec<u8> {
     let (mut encoded, mut answer) = (Vec::new(), Vec::new());
@@ -19,6 +20,29 @@ fn encode(pairs: &BTreeMap<Key, Vec<u8>>, first: &Key, end: &Key, proof: &[u8]) 
     answer
 }
 
+fn judge_keys(input: &mut Input, trie: &NaiveTrie, pairs: &BTreeMap<Key, Vec<u8>>) {
+    let keys: Vec<Key> = (0..=input.u8() % 4).map(|_| input.key()).collect();
+    let root = trie.root(Hasher::BLAKE3);
+    let proof = trie.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3).expect("small");
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("short").to_le_bytes();
+    let mut answer = [&length(&proof)[..], &proof].concat();
+    for key in &keys {
+        let value = pairs.get(key);
+        answer.extend(value.map_or([0xff; 4], |value| length(value)));
+        answer.extend(value.into_iter().flatten());
+    }
+    let check = |answer: &[u8]| {
+        let values = verify_keys(answer, Hasher::BLAKE3, &root, &keys)?;
+        for (key, value) in keys.iter().zip(&values) {
+            assert_eq!(*value, pairs.get(key).map(Vec::as_slice), "a value of the state");
+        }
+        Ok::<_, &str>(values.len())
+    };
+    assert_eq!(check(&answer), Ok(keys.len()));
+    input.mutate(&mut answer);
+    let _ = check(&answer);
+}
+
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut input = Input(bytes);
     let count = input.u8() % 24;
@@ -27,6 +51,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let hash = |(key, value): (&Key, &Vec<u8>)| (*key, value_hash(Hasher::BLAKE3, value));
     let trie: NaiveTrie = pairs.iter().map(hash).collect();
     let root = trie.root(Hasher::BLAKE3);
+    if input.u8() % 4 == 3 {
+        return judge_keys(&mut input, &trie, &pairs);
+    }
     let (one, other) = input.range();
     let (first, last) = (one.min(other), one.max(other));
     let end = input.key().clamp(first, last);
