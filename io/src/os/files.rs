@@ -169,8 +169,11 @@ pub(super) fn shared_bytes(file: &OsFile) -> Result<u64> {
     Ok(shared::shared_bytes(file.fd(), len(file)?))
 }
 
-/// Turns O_DIRECT on; a file system without it returns EINVAL.
+/// Turns O_DIRECT on, unless the file wants it in units above a page; a file system without it returns EINVAL.
 fn set_direct(fd: &OwnedFd) -> rustix::io::Result<Direct> {
+    if direct_align(fd) as usize > PAGE {
+        return Ok(Direct::Refused);
+    }
     let flags = rustix::fs::fcntl_getfl(fd)?;
     match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
         Ok(()) => Ok(Direct::Yes),
@@ -192,7 +195,7 @@ fn direct_align(fd: &OwnedFd) -> u32 {
     rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         .ok()
         .map(|stat| stat.stx_dio_offset_align)
-        .filter(|align| align.is_power_of_two() && *align as usize <= PAGE)
+        .filter(|align| align.is_power_of_two())
         .unwrap_or(SECTOR)
 }
 

@@ -152,7 +152,7 @@ type RingProbe = fn() -> std::io::Result<RingSetup>;
 
 /// Free bytes below which a file system is asked twice whether they are still free, or a quarter of a small one.
 const LOW: u64 = 4 << 30;
-const REFUSED: &str = "the file system refuses O_DIRECT: files go through the page cache";
+const REFUSED: &str = "the file system refuses O_DIRECT, or wants it in units above 4 KiB: files go through the page cache";
 
 impl OsDevice {
     /// Opens a folder.

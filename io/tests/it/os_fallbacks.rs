@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::os_support::{bytes, command, filled, role};
+use crate::os_support::{SecondPath, bytes, command, filled, role};
 use pleach_io::{
     Device, DeviceInfo, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PageBuf,
     Request, RequestKind,
@@ -171,4 +171,25 @@ fn without_o_direct_files_go_through_the_page_cache() {
         }
     }
     println!("SKIPPED: cannot mount a ramfs here");
+}
+
+/// A device with sectors of 8 KiB refused the first page of a new database with "Invalid argument".
+#[test]
+fn a_device_with_units_above_a_page_is_used_through_the_page_cache() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    // Detached, the loop device ends with the last mount.
+    let script = "truncate -s 400M \"$0\" && L=$(losetup --find --show --sector-size 8192 \"$0\") || exit
+        mkfs.xfs -q -b size=8192 -s size=8192 $L && mount $L \"$1\"; is=$?; losetup --detach $L; exit $is";
+    let image = dir.path().join("image");
+    let arguments = ["-c", script, image.to_str().expect("text")];
+    let Some(at) = SecondPath::mounted("sh", &arguments, &dir.path().join("at")) else {
+        return println!("SKIPPED: cannot mount XFS with sectors of 8 KiB here");
+    };
+    for io in [IoMode::Auto, IoMode::Blocking] {
+        let device = OsDevice::open(&at.0, OsOptions { io, ..OsOptions::default() });
+        let device = device.expect("fallback");
+        let DeviceInfo { direct, note, .. } = device.info();
+        assert!(!direct && note.contains("above 4 KiB"), "{note}");
+        exercise(&device);
+    }
 }
