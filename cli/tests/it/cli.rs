@@ -131,6 +131,50 @@ fn a_database_is_described_checked_dumped_and_explained() {
     assert!(wrong.ends_with("1 finding; the database opens\n"), "{wrong}");
 }
 
+/// Validates by docs/data/stat.schema.json, in which each object has all of its fields, and no other in the strict form.
+fn is_valid_stat(document: &Value, strict: bool) -> bool {
+    let text = include_str!("../../../docs/data/stat.schema.json");
+    let closed = "\"type\": \"object\", \"additionalProperties\": false";
+    let text = if strict { text.replace("\"type\": \"object\"", closed) } else { text.to_owned() };
+    let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
+    let name = "file:///stat.schema.json";
+    compiler.add_resource(name, serde_json::from_str(&text).expect("JSON")).expect("a schema");
+    let schema = compiler.compile(name, &mut schemas).expect("compiled");
+    schemas.validate(document, schema).inspect_err(|error| println!("{error}")).is_ok()
+}
+
+#[test]
+fn stat_is_as_its_schema_promises() {
+    let (db, _) = database();
+    let closed = document(&["stat", name(&db), "--json"]);
+    assert!(is_valid_stat(&closed, true), "{closed}");
+    // Bytes of the second slot of the superblock.
+    let file = std::fs::File::options().write(true).open(db.path().join("super")).expect("opened");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 64], SLOT_DISTANCE).expect("written");
+    let damaged = document(&["stat", name(&db), "--json"]);
+    assert!(is_valid_stat(&damaged, true), "{damaged}");
+    assert!(damaged["other_slot"]["error"].is_string(), "{damaged}");
+    let folder = folder();
+    let writer = open(&folder);
+    commit(&writer, vec![put(1, 9)]);
+    writer.add_namespace(5).expect("added");
+    writer.drop_namespace(5).expect("dropped");
+    let mut beside = document(&["stat", name(&folder), "--json"]);
+    assert!(is_valid_stat(&beside, true) && beside["in_use"] == true, "{beside}");
+    // Fields may be added, and none may go or become another.
+    beside["later"] = json!(1);
+    assert!(is_valid_stat(&beside, false) && !is_valid_stat(&beside, true));
+    for (at, other) in
+        [("/commit", json!("1")), ("/root", json!("7")), ("/namespaces/0/root", json!(7))]
+    {
+        let mut changed = beside.clone();
+        *changed.pointer_mut(at).expect("there") = other;
+        assert!(!is_valid_stat(&changed, false), "{at}");
+    }
+    beside.as_object_mut().expect("an object").remove("hasher");
+    assert!(!is_valid_stat(&beside, false));
+}
+
 #[test]
 fn keys_namespaces_and_commits_are_shown() {
     let (db, root) = database();

@@ -3,6 +3,7 @@
 mod a_node_joins;
 mod cli;
 mod common;
-mod operators_week;
+mod first_week;
 mod os_signals;
 mod readers_beside_a_process;
+mod units;

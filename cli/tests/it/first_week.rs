@@ -1,23 +1,23 @@
-//! The operator's week of docs/operating.md runs as it stands there: a live workload, backups beside it, a kill, a bad page, a repair.
+//! The script of docs/first-week.md runs as it stands there: a live workload, backups beside it, a node that joins, a kill, a bad
+//! page, a repair.
 
 use std::process::Command;
 
 use crate::common::binaries;
 
-/// The script of the section.
-fn script() -> &'static str {
-    let manual = include_str!("../../../docs/operating.md");
-    let section = manual.split("## An operator's week").nth(1).expect("the section is there");
-    section.split("```").nth(1).and_then(|block| block.strip_prefix("sh\n")).expect("a script")
+/// The blocks of the page, in their order.
+fn script() -> String {
+    let page = include_str!("../../../docs/first-week.md");
+    page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n")).collect()
 }
 
 #[test]
-fn the_operators_week_of_the_manual_runs() {
+fn the_first_week_of_the_manual_runs() {
     let folder = binaries();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder).chain(std::env::split_paths(&path));
     let output = Command::new("sh")
-        .args(["-c", script()])
+        .args(["-c", &script()])
         .env("PATH", std::env::join_paths(folders).expect("a path"))
         .output()
         .expect("a shell");
@@ -38,6 +38,8 @@ fn the_operators_week_of_the_manual_runs() {
         "archived commit",
         "commits that can be restored",
         "nothing is to be done",
+        "pleach_newest_commit ",
+        "root over all ",
     ] {
         assert!(out.contains(said), "nobody said `{said}`:\n{out}\n{err}");
     }
