@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use pleach::internals::hexadecimal::from_hex;
 use pleach::{Hasher, Key};
 use pleach_sync::http::Url;
@@ -45,6 +45,7 @@ Examples:
   pleach sync /mnt/ssd/new --root 0x8f3c... --from http://a:7070 --from http://b:7070
   pleach export /mnt/ssd/state --to state.plx
   pleach import /mnt/ssd/copy --from state.plx
+  pleach export /mnt/ssd/state --to state.csv --format csv
   pleach rollback /mnt/ssd/state --at 1041
 
 `rollback`, `repair` and `sync` open the database for writing: where a process has it open, it is in use. All others
@@ -101,9 +102,10 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Mends a closed database: brings a backup up to it, or cuts a damaged log, or writes what is whole
     Repair(RepairArgs),
-    /// Writes an export stream, which `import` loads: all pairs of all namespaces, with roots and checksums
+    /// Writes an export stream, which `import` loads: all pairs of all namespaces, with roots and checksums; or a table for other
+    /// programs
     Export(ExportArgs),
-    /// Loads an export stream into a new database, or goes on with an import that was cut off
+    /// Loads an export stream into a new database, or goes on with an import that was cut off; or a table in CSV
     Import(ImportArgs),
     /// Rewrites a database in the format that this version creates, into another folder
     Upgrade(UpgradeArgs),
@@ -411,15 +413,42 @@ pub(crate) struct ExportArgs {
     /// The file, which must not exist; without it, or with `-`, standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) to: Option<PathBuf>,
+    /// A stream, or a table with the columns namespace, key and value: csv with hexadecimal text, parquet with bytes
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Stream)]
+    pub(crate) format: Format,
+}
+
+/// What `export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Stream,
+    Csv,
+    Parquet,
+}
+
+/// What `import` reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Source {
+    Stream,
+    Csv,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// The folder of the new database: missing, empty, or that of an import which was cut off
     pub(crate) folder: PathBuf,
-    /// The export stream; without it standard input
+    /// The export stream, or the table; without it standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
+    /// A stream, or a table in CSV as `export` writes it, into a missing or an empty folder
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Source::Stream)]
+    pub(crate) format: Source,
+    /// With csv: the hasher of the database
+    #[arg(long, value_name = "NAME", default_value = "blake3", value_parser = hasher)]
+    pub(crate) hasher: Hasher,
+    /// With csv: a namespace that is plain (may be repeated)
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) plain: Vec<u8>,
     /// The root that namespace 0 must have, 64 hexadecimal digits, with or without 0x; with another one nothing is imported
     #[arg(long, value_name = "HEX", value_parser = digits)]
     pub(crate) root: Option<Key>,

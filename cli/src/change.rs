@@ -1,7 +1,7 @@
 //! Commands that open the database for writing, and those that write other files.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,16 +9,20 @@ use indicatif::ProgressBar;
 use pleach::internals::hexadecimal::{from_hex, hex};
 use pleach::proof::{self, DecodeError, VerifyError};
 use pleach::{Db, Hasher, Key, Node, Options, Progress};
-use pleach_ops::export::{self, ExportReport, ImportOptions, ImportReport, StreamReader};
+use pleach_ops::export::{
+    self, ExportReport, ImportOptions, ImportReport, StreamError, StreamReader,
+};
 use pleach_ops::{finish, open_unfinished};
 use serde_json::{Value, json};
 
 use crate::args::{
-    self, AtArgs, ExportArgs, ImportArgs, RollbackArgs, UpgradeArgs, VerifyArgs, command,
+    self, AtArgs, ExportArgs, Format, ImportArgs, RollbackArgs, Source, UpgradeArgs, VerifyArgs,
+    command,
 };
 use crate::database::{reading, session};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, bar, part_of};
+use crate::table::{self, Csv, LoadError, Rows};
 
 /// The document of a proof.
 fn proven(db: &Db, AtArgs { key, at }: &AtArgs) -> pleach::Result<Value> {
@@ -147,8 +151,8 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         None if args.folder.json => {
             return Err(CliError::usage("--json says what was written: name a file with --to"));
         }
-        None => export_to(folder, &mut BufWriter::new(std::io::stdout().lock()), &bar)?,
-        Some(path) => write_file(path, |file| export_to(folder, file, &bar))?,
+        None => export_to(folder, &mut BufWriter::new(std::io::stdout()), args.format, &bar)?,
+        Some(path) => write_file(path, |file| export_to(folder, file, args.format, &bar))?,
     };
     bar.finish_and_clear();
     let ExportReport { commit, namespaces, pairs, bytes, .. } = report;
@@ -165,15 +169,36 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     ))
 }
 
-fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<ExportReport> {
+fn export_to(
+    folder: &Path,
+    to: &mut (impl Write + Send),
+    format: Format,
+    bar: &ProgressBar,
+) -> Result<ExportReport> {
     let mut told = 0_u32;
-    let tell = |_, key: &Key| {
+    let mut tell = |_, key: &Key| {
         told = told.wrapping_add(1);
         if told.is_multiple_of(1 << 12) {
             bar.set_position(part_of(key));
         }
     };
-    reading(folder, |db| export::export_with(&db.snapshot()?, to, tell))
+    let failed = |error: std::io::Error| StreamError::Write(error.to_string());
+    match format {
+        Format::Stream => reading(folder, |db| export::export_with(&db.snapshot()?, to, tell)),
+        Format::Csv => {
+            let each = |key: &Key| tell(0, key);
+            reading(folder, |db| table::export(db, Csv::new(to).map_err(failed)?, each))
+        }
+        #[cfg(feature = "parquet")]
+        Format::Parquet => {
+            let each = |key: &Key| tell(0, key);
+            reading(folder, |db| table::export(db, table::Parquet::new(to).map_err(failed)?, each))
+        }
+        #[cfg(not(feature = "parquet"))]
+        Format::Parquet => Err(CliError::usage(
+            "this `pleach` was built without Parquet: build it with `--features parquet`, or give --format csv",
+        )),
+    }
 }
 
 /// Refuses what would be written into the database's folder.
@@ -256,6 +281,58 @@ fn import_into(
     import().map_err(CliError::engine(folder))
 }
 
+/// Imports a table in CSV. A folder that was empty is empty again where a row is wrong.
+fn import_csv(args: &ImportArgs, from: impl BufRead) -> Result<()> {
+    let name =
+        args.from.as_deref().map_or("standard input".to_owned(), |path| path.display().to_string());
+    let rows = Rows::new(from, name)?;
+    let folder = &args.folder;
+    let is_empty =
+        |folder: &Path| std::fs::read_dir(folder).is_ok_and(|mut it| it.next().is_none());
+    let was_there = folder.exists();
+    if was_there && !is_empty(folder) {
+        let text = format!(
+            "{} is not empty, and an import of a table begins anew: name another folder",
+            folder.display()
+        );
+        return Err(CliError::usage(text));
+    }
+    let options = Options::new(folder).create(true).cache_mib(args.memory_mib / 2);
+    let import = || {
+        let db = open_unfinished(options.hasher(args.hasher))?;
+        let loaded = table::import(&db, rows, &args.plain, args.memory_mib / 2)?;
+        if let Some(wanted) = args.root.filter(|wanted| db.root() != (*wanted).into()) {
+            let text = format!("the root of the rows is {}, and not {}", db.root(), hex(wanted));
+            return Err(CliError::new(ErrorKind::Damaged, text).into());
+        }
+        db.close()?;
+        Ok::<_, LoadError>(loaded)
+    };
+    let loaded = import().map_err(|error| match error {
+        LoadError::Row(error) => {
+            // Otherwise `UNFINISHED` says that it is not whole.
+            let _ = std::fs::remove_dir_all(folder);
+            if was_there {
+                let _ = std::fs::create_dir(folder);
+            }
+            error
+        }
+        LoadError::Db(error) => CliError::engine(folder)(error),
+    })?;
+    finish(folder).map_err(CliError::engine(folder))?;
+    let table::Loaded { commit, namespaces, pairs, roots } = loaded;
+    if args.json {
+        return output::json(&json!({
+            "schema": 1, "commit": commit, "namespaces": namespaces, "pairs": pairs,
+            "roots": output::roots(&roots),
+        }));
+    }
+    output::write(|to| {
+        writeln!(to, "{pairs} pairs of {namespaces} namespaces")?;
+        roots.iter().try_for_each(|(number, root)| writeln!(to, "namespace {number} root {root}"))
+    })
+}
+
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     check_new(&args.folder)?;
     let bar = bar("import");
@@ -271,9 +348,14 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
             Box::new(bar.wrap_read(file))
         }
     };
+    let from = BufReader::with_capacity(1 << 20, from);
+    if args.format == Source::Csv {
+        let imported = import_csv(args, from);
+        bar.finish_and_clear();
+        return imported;
+    }
     // Before a folder is made: input that is no stream leaves nothing behind.
-    let from = StreamReader::new(BufReader::with_capacity(1 << 20, from))
-        .map_err(|error| CliError::engine(&args.folder)(error))?;
+    let from = StreamReader::new(from).map_err(|error| CliError::engine(&args.folder)(error))?;
     // The pairs must lead to the root in the head.
     let first = from.head().namespaces.iter().find(|namespace| namespace.number == 0);
     let found = first.map(|namespace| namespace.root);
@@ -342,7 +424,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
         let bar = &bar;
         let exporting = scope.spawn(move || {
             let mut to = BufWriter::with_capacity(1 << 20, &mut writer);
-            let exported = export_to(folder, &mut to, bar);
+            let exported = export_to(folder, &mut to, Format::Stream, bar);
             let flushed = to.flush();
             exported.and_then(|report| {
                 flushed.map_err(|error| CliError::new(ErrorKind::System, error.to_string()))?;

@@ -11,6 +11,7 @@ mod output;
 mod repair;
 mod signals;
 mod sync;
+mod table;
 mod top;
 
 use std::process::ExitCode;

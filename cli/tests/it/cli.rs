@@ -1556,3 +1556,118 @@ fn help_manual_pages_and_completions_name_every_command() {
         assert!(commands.iter().all(|command| completions.contains(command)), "{shell}");
     }
 }
+
+#[test]
+fn a_table_in_csv_is_exported_and_imported() {
+    let (db, root) = database();
+    let (at, beside) = (name(&db), folder());
+    let path = |file: &str| beside.path().join(file).to_str().expect("text").to_owned();
+    let (csv, copy, again) = (path("state.csv"), path("copy"), path("again.csv"));
+    let exported = document(&["export", at, "--to", &csv, "--format", "csv", "--json"]);
+    assert_eq!((&exported["namespaces"], &exported["pairs"]), (&json!(3), &json!(PAIRS + 1)));
+    let text = std::fs::read_to_string(&csv).expect("read");
+    assert_eq!(exported["bytes"], text.len());
+    assert_eq!(told(&["export", at, "--format", "csv"]), text);
+    let row = format!("\n3,{},{}\n", hex(key(1)), hex([7; 5000]));
+    assert!(text.starts_with("namespace,key,value\n0,") && text.contains(&row));
+
+    let import = ["import", &copy, "--from", &csv, "--format", "csv"];
+    let plain = ["--plain", "9", "--root", &root, "--json"];
+    let imported = document(&[&import[..], &plain].concat());
+    assert_eq!((&imported["namespaces"], &imported["pairs"]), (&json!(3), &json!(PAIRS + 1)));
+    assert_eq!(imported["roots"][0], json!({"namespace": 0, "root": root}));
+    assert!(told(&["check", &copy, "--root", &root]).starts_with("nothing found"));
+    assert!(document(&["namespaces", &copy, "--json"])["namespaces"][2]["digest"].is_string());
+    told(&["export", &copy, "--to", &again, "--format", "csv"]);
+    assert!(std::fs::read_to_string(&again).expect("read") == text);
+    let line = refusal(2, &import);
+    assert!(line.contains("is not empty, and an import of a table begins anew"), "{line}");
+
+    // The order of keys is free, and lines may end as on other systems.
+    let mut lines: Vec<_> = text.lines().collect();
+    lines[1..].sort_by_key(|line| core::cmp::Reverse((line.starts_with("0,"), *line)));
+    std::fs::write(&again, lines.join("\r\n") + "\r\n").expect("written");
+    let other = path("other");
+    let imported = told(&["import", &other, "--from", &again, "--format", "csv"]);
+    assert!(imported.contains(&format!("namespace 0 root {root}\n")), "{imported}");
+}
+
+#[test]
+fn a_wrong_row_of_a_table_is_named_by_its_line() {
+    let folder = folder();
+    let path = |file: &str| folder.path().join(file).to_str().expect("text").to_owned();
+    let (csv, new) = (path("rows.csv"), path("new"));
+    let (header, one) = ("namespace,key,value\n", format!("0,{},07\n", hex(key(1))));
+    let two = |namespace: u8| format!("{namespace},{},07\n", hex(key(2)));
+    for (text, said) in [
+        (String::new(), "line 1: the header is not"),
+        (format!("key,value\n{one}"), "line 1: the header is not"),
+        (format!("{header}{one}0,07,07\n"), "line 3: the key has not 64"),
+        (format!("{header}{one}256,{},07\n", hex(key(2))), "line 3: the namespace is no number"),
+        (format!("{header}0,{},7\n", hex(key(2))), "line 2: the value has other"),
+        (format!("{header}{one}\n"), "line 3: it has 1 fields"),
+        (format!("{header}{one}{}", two(0).trim_end()), "line 3: the file is cut off"),
+        (format!("{header}{one}{}{one}", two(1)), "line 4: rows of namespace 0 came before"),
+    ] {
+        std::fs::write(&csv, &text).expect("written");
+        let line = refusal(5, &["import", &new, "--from", &csv, "--format", "csv"]);
+        assert!(line.contains(&format!("rows.csv, {said}")), "{line}");
+        assert!(!Path::new(&new).exists(), "{line}");
+    }
+    std::fs::write(&csv, format!("{header}{one}{}", two(0))).expect("written");
+    let zeros = "0".repeat(64);
+    let line = refusal(5, &["import", &new, "--from", &csv, "--format", "csv", "--root", &zeros]);
+    assert!(line.contains("the root of the rows is ") && !Path::new(&new).exists(), "{line}");
+    std::fs::write(&csv, format!("{header}{one}{one}")).expect("written");
+    let line = refusal(2, &["import", &new, "--from", &csv, "--format", "csv"]);
+    assert!(line.contains(&hex(key(1))), "{line}");
+    // Nothing opens what is not whole.
+    assert!(Path::new(&new).join("UNFINISHED").exists());
+    let line = refusal(2, &["export", &new, "--to", &path("x"), "--format", "table"]);
+    assert!(line.contains("stream, csv, parquet"), "{line}");
+    if !cfg!(feature = "parquet") {
+        let (db, _) = database();
+        let line = refusal(2, &["export", name(&db), "--to", &path("x"), "--format", "parquet"]);
+        assert!(line.contains("without Parquet") && !Path::new(&path("x")).exists(), "{line}");
+    }
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn a_table_in_parquet_has_all_pairs() {
+    use parquet::file::reader::{FileReader as _, SerializedFileReader};
+    use parquet::record::RowAccessor as _;
+
+    let (db, _) = database();
+    let beside = folder();
+    let file = beside.path().join("state.parquet");
+    let to = file.to_str().expect("text");
+    let exported = document(&["export", name(&db), "--to", to, "--format", "parquet", "--json"]);
+    assert_eq!((&exported["namespaces"], &exported["pairs"]), (&json!(3), &json!(PAIRS + 1)));
+    assert_eq!(exported["bytes"], std::fs::metadata(&file).expect("there").len());
+    let reader =
+        SerializedFileReader::new(std::fs::File::open(&file).expect("there")).expect("read");
+    let rows = reader.get_row_iter(None).expect("rows").map(|row| {
+        let row = row.expect("a row");
+        let bytes = |column| hex(row.get_bytes(column).expect("bytes").data());
+        format!("{},{},{}\n", row.get_ubyte(0).expect("a number"), bytes(1), bytes(2))
+    });
+    let csv = told(&["export", name(&db), "--format", "csv"]);
+    assert_eq!(format!("namespace,key,value\n{}", rows.collect::<String>()), csv);
+
+    let program = "import sys, duckdb
+query = 'select count(*), sum(octet_length(value)), min(octet_length(key)), max(namespace) from read_parquet(?)'
+print(*duckdb.execute(query, [sys.argv[1]]).fetchone())";
+    let output = Command::new("python3").args(["-c", program, to]).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            let bytes = 9 * (PAIRS - 2) + 20 + 5000 + 3;
+            assert_eq!(text(&output.stdout), format!("{} {bytes} 32 9\n", PAIRS + 1));
+        }
+        Ok(output) if text(&output.stderr).contains("No module named") => {
+            println!("SKIPPED: Python has no module duckdb here");
+        }
+        Ok(output) => panic!("{output:?}"),
+        Err(_) => println!("SKIPPED: no python3 here"),
+    }
+}
