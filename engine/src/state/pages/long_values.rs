@@ -132,15 +132,24 @@ mod tests {
 
     #[test]
     fn values_stay_within_the_limit_and_used_ones_stay_longest() {
-        let values = LongValues::new(LIMIT);
+        const HOT: [u16; 4] = [7, 107, 207, 307];
+        let (values, mut lost) = (LongValues::new(LIMIT), 0);
         for number in 0..5000 {
             assert!(values.insert(id(number), &value(number, 2000)));
             assert!(values.bytes() <= LIMIT, "{} bytes", values.bytes());
-            assert_eq!(values.get(&id(7)).is_some(), number >= 7, "it is used each time");
+            // Many are evicted at once where the table's capacity grows, which depends on the keys of its hasher: a used one may be
+            // among them if it has just had its second chance.
+            for hot in HOT.into_iter().filter(|hot| *hot <= number) {
+                if values.get(&id(hot)).is_none() {
+                    lost += 1;
+                    values.insert(id(hot), &value(hot, 2000));
+                }
+            }
         }
+        assert!(lost <= 12, "lost {lost} times: without second chances each is lost ten times");
         let there: Vec<u16> = (0..5000).filter(|at| values.get(&id(*at)).is_some()).collect();
         assert!(there.len() > 350, "{} values", there.len());
-        assert!(there.iter().all(|at| *at == 7 || *at > 4000), "the newest ones, and one more");
+        assert!(there.iter().all(|at| HOT.contains(at) || *at > 4000), "the newest, and these");
         for number in there {
             assert_eq!(values.get(&id(number)), Some(value(number, 2000)));
         }
