@@ -127,9 +127,12 @@ fn a_full_device_takes_deletes_and_then_puts_again() {
 }
 
 /// File systems have journals and reservations of their own, and btrfs copies on write: there a full device refused the
-/// first delete, and then each open.
+/// first delete, and then each open. `.ci/filesystems` names a folder on one that it has mounted.
 #[test]
 fn full_file_systems_take_deletes_and_then_puts_again() {
+    if let Some(folder) = std::env::var_os("PLEACH_FOLDER") {
+        return is_filled_and_emptied(Path::new(&folder), 2, 0, 3000);
+    }
     for (kind, mib) in [("ext4", 300), ("xfs", 320), ("btrfs", 800)] {
         let Some(device) = Small::mounted(kind, mib) else {
             println!("SKIPPED: cannot make or mount {kind} on a loop device here");

@@ -184,6 +184,13 @@ impl OsDevice {
                 "the folder is in memory, without a device: O_DIRECT and syncs do nothing there",
             );
         }
+        if let Some(kind) = shared::without_shared_locks(device.folder()) {
+            let note = format!(
+                "the folder is on {kind}: processes that reach it by another path or machine do not see its lock"
+            );
+            tracing::warn!(folder = %device.0.path, "{note}");
+            device.0.state.lock().notes.push(note);
+        }
         if device.0.options.direct
             && !device.0.options.read_only
             && files::probe_direct(device.folder()) == Some(Direct::Refused)

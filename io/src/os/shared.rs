@@ -16,6 +16,17 @@ pub(super) fn file_system(fd: impl AsFd) -> Option<u32> {
     rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type as u32)
 }
 
+/// The file system, where other paths or machines lead to the same files with locks of their own.
+pub(super) fn without_shared_locks(folder: impl AsFd) -> Option<&'static str> {
+    match file_system(folder)? {
+        0x6573_5546 => Some("FUSE"),
+        0x6969 => Some("NFS"),
+        0x0102_1997 => Some("9p"),
+        0xff53_4d42 | 0xfe53_4d42 => Some("SMB"),
+        _ => None,
+    }
+}
+
 /// Has btrfs overwrite a new file in place, as long as no snapshot shares it. Pages have checksums of their own.
 pub(super) fn write_in_place(fd: impl AsFd) {
     if file_system(&fd) == Some(BTRFS)

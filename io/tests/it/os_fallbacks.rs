@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::os_support::{SecondPath, bytes, command, filled, role};
+use crate::os_support::{SecondPath, bindfs, bytes, command, filled, role};
 use pleach_io::{
     Device, DeviceInfo, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PageBuf,
     Request, RequestKind,
@@ -171,6 +171,16 @@ fn without_o_direct_files_go_through_the_page_cache() {
         }
     }
     println!("SKIPPED: cannot mount a ramfs here");
+}
+
+#[test]
+fn a_view_by_fuse_is_called_that() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let Some((_, view)) = bindfs(dir.path()) else { return };
+    let device = OsDevice::open(&view.0, OsOptions::default()).expect("opened");
+    let note = device.info().note;
+    assert!(note.contains("on FUSE: processes that reach it by another path"), "{note}");
+    exercise(&device);
 }
 
 /// A device with sectors of 8 KiB refused the first page of a new database with "Invalid argument".
