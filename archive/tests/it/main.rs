@@ -3,6 +3,8 @@
 mod common;
 
 mod a_follower_keeps_a_deep_history;
+#[cfg(feature = "aws")]
+mod a_store_of_objects_fails_by_a_rule;
 mod change_streams_are_applied_or_refused;
 mod damage_is_named;
 mod every_archived_commit_is_restored;
