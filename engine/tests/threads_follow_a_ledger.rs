@@ -10,7 +10,7 @@
 //! the content of its roots.
 //!
 //! A seed draws the setup and each thread's operations; which thread comes first is the machine's. `PLEACH_SECONDS`
-//! says how long to go on from seed to seed (10), `PLEACH_SEED` is the first one (0).
+//! says how long to go on from seed to seed (5), `PLEACH_SEED` is the first one (0).
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -672,7 +672,7 @@ fn round(seed: u64, until: Instant) {
 #[test]
 fn every_read_is_what_the_ledger_has() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
-    let end = Instant::now() + Duration::from_secs(number("PLEACH_SECONDS").unwrap_or(10));
+    let end = Instant::now() + Duration::from_secs(number("PLEACH_SECONDS").unwrap_or(5));
     // Each round does some work, so that they end whatever the clock does.
     let first = number("PLEACH_SEED").unwrap_or(0);
     for seed in first..first + 100_000 {

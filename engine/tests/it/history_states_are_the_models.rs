@@ -232,16 +232,23 @@ fn run(keys: Keys, history: u64, commits: u64, seed: u64) {
 
 #[test]
 fn each_state_of_a_history_of_any_length() {
+    let all = cases(1) > 1;
     for seed in 0..cases(1) {
-        for keys in [Keys::Uniform, Keys::Sequential, Keys::SharedPrefix] {
-            for (history, commits) in [(2, 40), (5, 40), (17, 60), (64, 90), (150, 120)] {
-                run(keys, history, commits, seed * 100 + history);
+        for (at, keys) in
+            [Keys::Uniform, Keys::Sequential, Keys::SharedPrefix].into_iter().enumerate()
+        {
+            let windows = [(2, 40), (5, 40), (17, 60), (64, 90), (150, 120)];
+            // Each with one kind of keys.
+            for (number, (history, commits)) in windows.into_iter().enumerate() {
+                if all || number % 3 == at {
+                    run(keys, history, commits, seed * 100 + history);
+                }
             }
         }
         run(Keys::Uniform, 300, 100, seed);
     }
     // Minutes.
-    if cases(1) > 1 {
+    if all {
         run(Keys::Uniform, 1000, 300, 7);
     }
 }
