@@ -1,7 +1,9 @@
 package pleach
 
 /*
-#cgo LDFLAGS: ${SRCDIR}/libpleach_c.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
+#cgo linux,amd64 LDFLAGS: ${SRCDIR}/libpleach_c_amd64.a
+#cgo linux,arm64 LDFLAGS: ${SRCDIR}/libpleach_c_arm64.a
+#cgo LDFLAGS: -lgcc_s -lutil -lrt -lpthread -lm -ldl
 #include <stdlib.h>
 #include "pleach.h"
 */
