@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use pleach::{Db, Hasher, Key};
 use pleach_sync::internals::{encode_part, verify_part};
-use pleach_sync::{Ask, Fetch, Judgement, PartAsk, Refusal};
+use pleach_sync::{Ask, Fetch, Judgement, Limits, PartAsk, Refusal, Server};
 
-use crate::common::{LIMITS, Peer, key, load_and_compare, put, run, server, state, target};
+use crate::common::{
+    LIMITS, Peer, commit, key, load_and_compare, options, put, run, server, state, target,
+};
 
 /// Proof, end and pairs of a part.
 fn cut(answer: &[u8]) -> (Vec<u8>, Key, Vec<u8>) {
@@ -136,6 +138,31 @@ fn every_lie_is_found_and_the_liar_is_asked_no_more() {
             load_and_compare(fetch, &at("new"), &db);
         }
     }
+}
+
+/// True pairs, of which there are more than were asked for: memory is the client's.
+#[test]
+fn an_answer_that_is_longer_than_asked_for_is_a_lie() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Db::open(options(&folder.path().join("state"))).expect("opened");
+    let put = |id: u32| {
+        let mut key = [0xa7; 32];
+        key[28..].copy_from_slice(&id.to_be_bytes());
+        put(0, key, vec![9; 4])
+    };
+    commit(&db, (0..4_000).map(put).collect());
+    let generous = Server::new(db.clone(), Limits { answer: 4 << 20, ..LIMITS });
+    generous.refresh().expect("refreshed");
+    let liar = Peer::with(&generous, |ask, honest| {
+        let Ask::Part(part) = ask else { return Some(honest) };
+        let mut answer = Vec::new();
+        let ask = Ask::Part(PartAsk { bytes: 4 << 20, ..*part });
+        Some(generous.answer(&ask, &mut answer).map(|()| answer))
+    });
+    let sync = folder.path().join("sync");
+    let mut fetch = Fetch::open(&sync, target(&db), LIMITS).expect("opened");
+    let seen = run(&mut fetch, &mut [liar], 1, usize::MAX);
+    assert_eq!(seen.lies, [(0, "more than was asked for")]);
 }
 
 /// The multiproof of a long range has its own ends: an end that lies behind the last pair that is given hides the others.
