@@ -216,7 +216,7 @@ impl Namespace {
     }
 
     /// True when keys were prefetched in this process.
-    fn has_prefetched(&self) -> bool {
+    pub(crate) fn has_prefetched(&self) -> bool {
         self.0.is_prefetching.load(Ordering::Relaxed) && self.0.db.home.is_current()
     }
 
@@ -325,7 +325,8 @@ impl Namespace {
     /// soon as keys are known, with many of them together: a call costs about a microsecond, whatever the number of
     /// keys, and nearly nothing for a few keys where all pages are in memory. The call cannot fail: what could not be prefetched is read when it is needed. Beyond 2^18 waiting keys in
     /// all sessions together, keys are ignored. While the leaf cache has no room for more prefetched pages, keys wait
-    /// until a finish has used some, two seconds at most. Pages go on to be read after the session has been finished:
+    /// until a finish has used some, two seconds at most; where the block's own pages take all room, keys that are
+    /// prefetched after them are ignored. Pages go on to be read after the session has been finished:
     /// prefetch the next block's keys, too, before you finish this one.
     pub fn prefetch(&self, keys: &[Key]) {
         // The prefetch task looks keys up itself, and would not wait while a replica catches up.

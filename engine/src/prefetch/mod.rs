@@ -232,6 +232,7 @@ impl Prefetcher {
             let prefetch = &*self.prefetch;
             let is_late = db.store.batch() > request.batch + 1;
             if !is_late && !has_room(db, &mut self.full) {
+                prefetch.note_full(request);
                 return false;
             }
             let Some(keys) = request.claim().filter(|_| !is_late) else {

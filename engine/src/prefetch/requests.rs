@@ -93,6 +93,8 @@ pub(crate) struct PrefetchState {
     ended: AtomicBool,
     /// The last batch in which all pages were found in memory.
     in_memory: AtomicU64,
+    /// The last batch whose own keys had more pages than the cache can hold.
+    full: AtomicU64,
 }
 
 impl PrefetchState {
@@ -108,6 +110,7 @@ impl PrefetchState {
             asleep: AtomicBool::new(true),
             ended: AtomicBool::new(false),
             in_memory: AtomicU64::new(u64::MAX),
+            full: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -120,8 +123,9 @@ impl PrefetchState {
         base: u64,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
-        let in_memory = self.is_all_in_memory(db);
-        if in_memory && keys.len() < FEW {
+        let (in_memory, batch) = (self.is_all_in_memory(db), db.store.batch());
+        // Pages of the next batch would leave no room for those that the present one still needs.
+        if in_memory && keys.len() < FEW || self.full.load(Ordering::Relaxed) == batch {
             return None;
         }
         let taken = self.reserve(keys.len());
@@ -131,7 +135,7 @@ impl PrefetchState {
         let request = Arc::new(PrefetchRequest {
             namespace: db.namespace,
             base,
-            batch: db.store.batch(),
+            batch,
             keys: keys[..taken].to_vec(),
             next: AtomicUsize::new(0),
         });
@@ -153,6 +157,11 @@ impl PrefetchState {
             return true;
         }
         is_known
+    }
+
+    /// Notes that the cache has no room for more pages of a request.
+    pub(super) fn note_full(&self, request: &PrefetchRequest) {
+        self.full.store(request.batch, Ordering::Relaxed);
     }
 
     /// Reserves room for up to `keys` waiting keys; returns their number.
