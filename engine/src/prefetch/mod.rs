@@ -231,8 +231,7 @@ impl Prefetcher {
             };
             let prefetch = &*self.prefetch;
             let is_late = db.store.batch() > request.batch + 1;
-            if !is_late && !has_room(db, &mut self.full) {
-                prefetch.note_full(request);
+            if !is_late && !prefetch.note_room(request, has_room(db, &mut self.full)) {
                 return false;
             }
             let Some(keys) = request.claim().filter(|_| !is_late) else {

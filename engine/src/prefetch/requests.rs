@@ -93,7 +93,7 @@ pub(crate) struct PrefetchState {
     ended: AtomicBool,
     /// The last batch in which all pages were found in memory.
     in_memory: AtomicU64,
-    /// The last batch whose own keys had more pages than the cache can hold.
+    /// The batch of the last request that has found no room; [`u64::MAX`] once one has found some.
     full: AtomicU64,
 }
 
@@ -159,9 +159,10 @@ impl PrefetchState {
         is_known
     }
 
-    /// Notes that the cache has no room for more pages of a request.
-    pub(super) fn note_full(&self, request: &PrefetchRequest) {
-        self.full.store(request.batch, Ordering::Relaxed);
+    /// Notes whether the cache has room for more pages of a request; the same is returned.
+    pub(super) fn note_room(&self, request: &PrefetchRequest, has_room: bool) -> bool {
+        self.full.store(if has_room { u64::MAX } else { request.batch }, Ordering::Relaxed);
+        has_room
     }
 
     /// Reserves room for up to `keys` waiting keys; returns their number.
