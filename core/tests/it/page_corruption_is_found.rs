@@ -280,7 +280,7 @@ fn each_rule_of_branch_pages_has_its_own_error() {
 fn each_rule_of_stream_pages_has_its_own_error() {
     let page = sample_stream(1, 100);
     let after = |change: fn(&mut Page)| after(&page, &STREAM, stream_is_canonical, change);
-    for found in [0, 6, 255] {
+    for found in [0, 7, 255] {
         let mut page = page.clone();
         page[LEVEL] = found;
         seal(&mut page);
