@@ -78,6 +78,11 @@ impl ChildTable {
         Self { region, children: children.iter().map(pack).collect(), whole }
     }
 
+    /// No children: those of a region that is away.
+    pub(crate) fn none(region: Prefix) -> Self {
+        Self { region, children: Box::default(), whole: None }
+    }
+
     /// The region's own prefix.
     pub fn region(&self) -> &Prefix {
         &self.region

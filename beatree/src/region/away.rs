@@ -33,8 +33,7 @@ pub struct AwayRegion {
 }
 
 impl Region {
-    /// A region that is away, as of commit `commit`. It has a page that nobody can read, for readers where it cannot
-    /// be loaded.
+    /// A region that is away, as of commit `commit`. It has no children.
     pub fn away(
         hasher: Hasher,
         namespace: u8,
@@ -42,28 +41,41 @@ impl Region {
         commit: u64,
         at: AwayRegion,
     ) -> Self {
-        let page = Some(PageNo::lost(at.page));
-        let all = ChildTable::new(prefix, &[ChildRef { prefix, page, tag: 0 }]);
         let mut state =
-            RegionState::new(hasher, namespace, all, at.node.into_iter().collect(), commit);
+            RegionState::new(hasher, namespace, ChildTable::none(prefix), Vec::new(), commit);
+        state.own_node = at.node.unwrap_or(state.own_node);
         state.away = Some(Box::new(at));
         Self::from_state(state)
     }
 
-    /// Loads the region, if it is away and can be read. Nobody is kept from it meanwhile.
+    /// Loads the region, if it is away. Nobody is kept from it meanwhile. If it cannot be read, it gets one page that
+    /// nobody can read.
     #[cold]
     pub fn load(&self, ahead: bool) {
         let Some(at) = self.row().away.clone() else { return };
-        let Some(loaded) = at.source.load(&self.prefix, &at, ahead) else { return };
+        let loaded = at.source.load(&self.prefix, &at, ahead);
         let mut state = self.state.write();
         // Another thread may have come first.
-        if state.away.is_some() {
-            core::mem::swap(&mut *state, &mut *loaded.state.write());
+        if state.away.is_none() {
+            return;
+        }
+        match loaded {
+            Some(loaded) => core::mem::swap(&mut *state, &mut *loaded.state.write()),
+            None => state.lose(&at),
         }
     }
 }
 
 impl RegionState {
+    /// Gives an away region the child that it has while it cannot be read.
+    fn lose(&mut self, at: &AwayRegion) {
+        let (prefix, page) = (*self.children.region(), Some(PageNo::lost(at.page)));
+        self.children = ChildTable::new(prefix, &[ChildRef { prefix, page, tag: 0 }]);
+        self.nodes = at.node.into_iter().collect();
+        self.changes_since_write = vec![0];
+        self.versions = vec![0];
+    }
+
     /// True while only the region's row is in memory.
     #[inline]
     pub fn is_away(&self) -> bool {
