@@ -61,6 +61,7 @@ overlay --accounts 20000 --updates 1000 --rounds 5
 threshold --window 2,32,128 --blocks 150 --transfers 2000 --rounds 1
 flatten --layers 4,16,64 --rounds 3
 erc20 --eoa 200000 --contracts 50000 --blocks 10
+erc20-cold --eoa 200000 --contracts 50000 --blocks 10 --cold
 import --leaves 300000
 history --shards none,100,2000 --len 10000 --keys 1000 --rounds 3
 history-synced --shards 100,2000 --len 10000 --keys 1000 --rounds 3 --durability commit
@@ -71,9 +72,9 @@ recover --log2 16 --batch 1000 --kills 5
 device --millis 200 --no-fio";
 
 const FULL: &str = "\
-transfer-20 --log2 20 --warmup auto --batches auto
-transfer-24 --log2 24 --warmup auto --batches auto
-transfer-27 --log2 27 --warmup auto --batches auto --backend=pleach,nomt
+transfer-20 --log2 20 --batches auto
+transfer-24 --log2 24 --batches auto
+transfer-27 --log2 27 --batches auto --backend=pleach,nomt
 transfer-16 --log2 16
 transfer-18 --log2 18
 transfer-22 --log2 22
@@ -95,6 +96,7 @@ overlay --updates 1000,10000
 threshold --full
 flatten
 erc20
+erc20-cold --cold
 erc20-large --eoa 8M --contracts 2M --slots 40 --backend=pleach,pleach-plain,fjall,rocksdb
 import --leaves 2^24
 history --shards none,100,500,1000,2000,5000,10000,50000 --len 10000,100000,500000,1M

@@ -47,6 +47,12 @@ const BLOCKS: (&str, &str) = ("", "blocks, drained");
 const LOADED: (&str, &str) = ("random", "pairs loaded");
 const AFTER_A_KILL: (&str, &str) = ("", "open after a kill");
 const ERC20_WORDS: &str = "blocks of token transfers a second, between 2,000 of {size} accounts";
+const ERC20_COLD: Ask = ask(
+    "erc20",
+    "--eoa --contracts --blocks --cold=",
+    BLOCKS,
+    "blocks of token transfers a second, to any of {size} accounts",
+);
 
 /// Transfers by the size of the state, which are drawn as well.
 pub const BY_STATE: Ask = ask(
@@ -64,7 +70,7 @@ pub const BY_BATCH: Ask = ask(
     "transfers a second, {case}, {size} accounts",
 );
 
-const TRIES: [Ask; 9] = [
+const TRIES: [Ask; 10] = [
     BY_STATE,
     ask(
         "transfer",
@@ -75,16 +81,18 @@ const TRIES: [Ask; 9] = [
     BY_BATCH,
     ask("block", BLOCK, BLOCKS, "mainnet blocks a second, with a witness, {size} accounts"),
     ask("erc20", ERC20, BLOCKS, ERC20_WORDS),
+    ERC20_COLD,
     ask("overlay", "--accounts --updates", ("warm", "root"), "root of an uncommitted block, ms"),
     ask("import", "--leaves", LOADED, "pairs loaded a second, {size} pairs"),
     ask("transfer", TRANSFER, ("open", "open"), "open, ms, {size} accounts"),
     ask("recover", RECOVER, AFTER_A_KILL, "open after a kill, ms, {size} accounts"),
 ];
 
-const STORES: [Ask; 8] = [
+const STORES: [Ask; 9] = [
     BY_BATCH,
     ask("block", BLOCK_WITHOUT, BLOCKS, "mainnet blocks a second, {size} accounts"),
     ask("erc20", ERC20, BLOCKS, ERC20_WORDS),
+    ERC20_COLD,
     ask("import", "--leaves", LOADED, "pairs loaded a second, {size} pairs"),
     ask("bank", BANK, ("100 a", "a pair scanned"), "a pair of a scan, ns, {size} accounts"),
     ask(

@@ -73,8 +73,8 @@ pub struct TransferArgs {
     /// Batches to measure; auto: until three checkpoints have passed, but at least 40
     #[arg(long, value_name = "N|auto", default_value = "40", value_parser = count_or_auto)]
     batches: Count,
-    /// Batches before the clock starts; auto: until the number of pending entries is steady
-    #[arg(long, value_name = "N|auto", default_value = "4", value_parser = count_or_auto)]
+    /// Batches before the clock starts; auto: until the number of pending entries is steady, at most 1,000
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = count_or_auto)]
     warmup: Count,
     /// Keep the newest K batches uncommitted and commit those that are older
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = count::<u64>(0..=4096))]
@@ -362,9 +362,8 @@ impl Runner {
         let mut levels = Vec::new();
         loop {
             let done = levels.len() as u64;
-            let steady = || done >= AUTO_WARMUP.0 && is_steady(&levels);
-            let enough =
-                wanted.map_or_else(|| done >= AUTO_WARMUP.1 || steady(), |wanted| done >= wanted);
+            let is_steady = wanted.is_none() && done >= AUTO_WARMUP.0 && is_steady(&levels);
+            let enough = is_steady || done >= wanted.unwrap_or(AUTO_WARMUP.1);
             if enough || crate::signals::is_stop_requested() {
                 break;
             }
@@ -374,6 +373,11 @@ impl Runner {
         }
         if wanted.is_none() {
             side.decide("warm-up", levels.len() as u64)?;
+            let (batches, level) =
+                (levels.len(), if is_steady(&levels) { "was" } else { "was not" });
+            side.note(format!(
+                "{batches} batches before the clock; what they left buffered {level} level"
+            ))?;
         }
         (self.moved, self.empty, self.closed) = (0, 0, 0);
         self.before = self.waiting;
