@@ -23,8 +23,21 @@ enum Size {
     Smallest,
     /// Some minutes with the engines of a plain build, an hour with all
     Quick,
+    /// What README and docs/performance.md show: quick, and states beyond memory; half a day
+    Figures,
     /// As the papers have them: many hours
     Full,
+}
+
+impl Size {
+    const fn steps(self) -> &'static [&'static str] {
+        match self {
+            Self::Smallest => &[SMALLEST],
+            Self::Quick => &[QUICK],
+            Self::Figures => &[QUICK, FIGURES],
+            Self::Full => &[FULL],
+        }
+    }
 }
 
 /// Where the databases of a step are, in the folder.
@@ -70,6 +83,17 @@ auth --sizes 100,1000,10000 --rounds 5
 soak --log2 18 --batch 5000 --batches 100
 recover --log2 16 --batch 1000 --kills 5
 device --millis 200 --no-fio";
+
+/// Beside those of [`QUICK`]. States beyond memory have their engines in turns, three times.
+const FIGURES: &str = "\
+transfer-24 --log2 24 --batches 24 --alternate 8 --drop-caches --backend=pleach,nomt
+transfer-24-plain --log2 24 --batches 24 --alternate 8 --drop-caches --witness off --backend=pleach,nomt
+transfer-27-loaded --log2 27 --warmup 0 --batches 40 --alternate 8 --drop-caches --backend=pleach,nomt
+transfer-27 --log2 27 --batches 24 --alternate 8 --drop-caches --backend=pleach,nomt
+transfer-27-plain --log2 27 --batches 24 --alternate 8 --drop-caches --witness off --backend=pleach,nomt
+transfer-29 --log2 29 --warmup 0 --batches 30 --drop-caches --backend=pleach
+overlay-grows --accounts 100000 --updates 28600 --steps 10 --rounds 11 --alternate 1 --backend=pleach,nomt,jmt
+block-22 --log2 22 --blocks 100 --witness off --drop-caches --backend=pleach-plain,redb,fjall,sqlite,mdbx,rocksdb";
 
 const FULL: &str = "\
 transfer-20 --log2 20 --batches auto
@@ -216,12 +240,8 @@ fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static st
         );
     }
     let chosen = args.engines()?;
-    let all = match args.size {
-        Size::Smallest => SMALLEST,
-        Size::Quick => QUICK,
-        Size::Full => FULL,
-    };
-    let all = all.lines().map(|line| line.split_once(' ').unwrap_or((line, "")));
+    let all = args.size.steps().iter().flat_map(|steps| steps.lines());
+    let all = all.map(|line| line.split_once(' ').unwrap_or((line, "")));
     let workload = |name: &'static str| name.split('-').next().unwrap_or(name);
     let fits = |only: &String, name| only == name || only == workload(name);
     if let Some(only) = args.only.iter().find(|only| !all.clone().any(|step| fits(only, step.0))) {
@@ -333,8 +353,8 @@ mod tests {
     #[test]
     fn all_steps_are_valid_and_their_files_have_different_names() {
         let flags = Step::parse_from(["nomt-bench", "auth"]).flags;
-        for (size, all) in [(Size::Smallest, SMALLEST), (Size::Quick, QUICK), (Size::Full, FULL)] {
-            let all = all.lines().count();
+        for size in [Size::Smallest, Size::Quick, Size::Figures, Size::Full] {
+            let all = size.steps().iter().flat_map(|steps| steps.lines()).count();
             let args = CompareArgs { size, only: Vec::new(), backend: vec!["all".to_owned()] };
             let steps = plan(&args, &flags, Path::new("/tmp")).expect("a plan");
             let names: std::collections::BTreeSet<&str> = steps.iter().map(|step| step.0).collect();

@@ -4,6 +4,8 @@
 //! There is no socket, clock or thread: the caller carries an [`Ask`] to a server and the answer back, and says what time
 //! it is. Feature `http` has both ends over HTTP/1.1. docs/sync.md has the encodings and what a client believes.
 //!
+//! *Experimental*: within 0.1 the interface may change, and so may the encodings.
+//!
 //! ```
 //! use std::time::Duration;
 //!
