@@ -92,6 +92,8 @@
 
 pub mod cache;
 pub mod children;
+pub mod error;
+pub mod files;
 pub mod grace;
 pub mod index;
 pub mod leaf_fold;
@@ -108,6 +110,7 @@ pub mod treelet;
 pub mod value;
 
 pub use children::{ChildRef, ChildTable};
+pub use error::{Error, Result};
 pub use index::RegionIndex;
 pub use page_no::PageNo;
 pub use region::{Region, RegionState};

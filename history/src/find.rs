@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use pleach_beatree::Result;
 use pleach_beatree::leaf_fold::KeyState;
 use pleach_core::{Key, Prefix};
 
-use crate::error::Result;
 use crate::run::Run;
 use crate::runs::Runs;
 use crate::table::place;

@@ -13,7 +13,6 @@
 
 mod changing_commits;
 mod disk;
-mod error;
 mod filter;
 mod find;
 mod merge;
@@ -29,7 +28,6 @@ pub use self::changing_commits::ChangingCommits;
 #[doc(hidden)]
 pub use self::disk::entries_of;
 pub use self::disk::{DiskMerge, DiskRun, RunDescriptor, RunFile};
-pub use self::error::Error;
 pub use self::run::{CommitRun, RunSize};
 pub use self::runs::{Merges, Runs};
 pub use self::tier::{

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use pleach_beatree::Error;
 use pleach_core::page::overflow::OverflowExtent;
 
 use crate::disk::{DiskRun, RunFile, write_run};
-use crate::error::Error;
 use crate::filter::Secret;
 use crate::merge::Merge;
 use crate::neighbours::{FAN, neighbours};

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use pleach_beatree::Stored;
+use pleach_beatree::files::OVERFLOW_FILE;
+use pleach_beatree::{Error, Stored};
 use pleach_core::page::overflow::{OverflowCell, OverflowExtent};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
@@ -14,8 +15,6 @@ use pleach_io::{Disk, OpenMode, PageBuf};
 use super::*;
 use crate::merge::Merge;
 use crate::neighbours::PART;
-
-const OVERFLOW_FILE: &str = "overflow";
 
 /// All versions: namespace, key, the commit that replaced the value, and the value.
 type Naive = Vec<(u8, Key, u64, Stored)>;
@@ -307,7 +306,7 @@ impl Files {
         let device: Disk = disk.clone().into();
         let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
         device.allocate(&file, 0, 1 << 28).expect("room");
-        let runs = RunFile::new(Hasher::BLAKE3, device, OVERFLOW_FILE, 7, 64);
+        let runs = RunFile::new(Hasher::BLAKE3, device, 7, 64);
         runs.write_to(file);
         let file = Arc::new(runs);
         Self { disk, file, next: 0, number: 0 }
@@ -460,5 +459,5 @@ fn damage_of_a_run_is_noticed() {
 
 /// The file without pages in memory.
 fn fresh(files: &Files) -> Arc<RunFile> {
-    Arc::new(RunFile::new(Hasher::BLAKE3, files.disk.clone().into(), OVERFLOW_FILE, 7, 64))
+    Arc::new(RunFile::new(Hasher::BLAKE3, files.disk.clone().into(), 7, 64))
 }

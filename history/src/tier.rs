@@ -2,11 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyState;
+use pleach_beatree::{Result, Stored};
 use pleach_core::{Key, Node, Prefix};
-
-use crate::error::Result;
 
 /// A namespace as of a commit. A lookup sees what later commits replaced.
 #[derive(Clone, Copy, Debug)]

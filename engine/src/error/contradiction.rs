@@ -1,24 +1,21 @@
 //! Contradictions between parts of a database that are intact each for itself.
 
+use pleach_beatree::Error as TreeError;
 use pleach_beatree::space::SpaceError;
 use pleach_core::hexadecimal::hex;
 use pleach_core::page::OverflowError;
 use pleach_core::proof::BuildError;
 use pleach_core::{Key, Node, Prefix};
 use pleach_journal::format::bytes::BodyError;
-use pleach_journal::format::image_error::ImageError;
 use pleach_journal::format::position::LogPos;
 
 /// Intact parts of a database that contradict each other.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Contradiction {
-    /// An image contradicts the superblock, or itself.
+    /// A tree contradicts itself: its image, the space of its files, or a long value.
     #[error(transparent)]
-    Image(#[from] ImageError),
-    /// A page is allocated twice, or free twice, or outside its file.
-    #[error(transparent)]
-    Space(#[from] SpaceError),
+    Tree(#[from] TreeError),
     /// The map of the overflow file does not fit the file, or the runs that records name.
     #[error("the overflow map: {0}")]
     OverflowMap(SpaceError),
@@ -230,13 +227,4 @@ pub enum Contradiction {
         /// Root of the merged changes.
         found: Node,
     },
-    /// A long value is longer than this machine can hold.
-    #[error("a value of {bytes} bytes")]
-    ValueLength {
-        /// The length in the cell.
-        bytes: u64,
-    },
-    /// The runs of a long value do not fit into a cell.
-    #[error("a long value's extents cannot be named: {0}")]
-    ValueExtents(OverflowError),
 }

@@ -11,15 +11,14 @@ mod tests;
 
 use std::sync::Arc;
 
+use pleach_beatree::Error as TreeError;
 use pleach_beatree::space::SpaceError;
 use pleach_core::hexadecimal::hex;
 use pleach_core::page::PageError;
 use pleach_core::{Hasher, debug_is_text};
 use pleach_io::IoError;
 use pleach_journal::format::creation::CreationError;
-use pleach_journal::format::image_error::ImageError;
 use pleach_journal::format::incarnation::IncarnationError;
-use pleach_journal::format::names::OVERFLOW_FILE;
 use pleach_journal::format::recorded_hasher::RecordedHasher;
 use pleach_journal::format::superblock::SuperblockError;
 use pleach_journal::log::{LogError, ScanError};
@@ -386,20 +385,6 @@ impl From<Contradiction> for Error {
     }
 }
 
-impl From<pleach_history::Error> for Error {
-    fn from(error: pleach_history::Error) -> Self {
-        use pleach_history::Error as History;
-        let file = OVERFLOW_FILE;
-        match error {
-            History::Io(error) if error.is_full() => NoRoom::OverflowPages(error).into(),
-            History::Io(error) => error.into(),
-            History::Page { page, error } => Self::Page { file, page, error },
-            History::Contents { page, what } => Contradiction::Page { file, page, what }.into(),
-            History::Name { commit, error } => Contradiction::OverflowCell { commit, error }.into(),
-        }
-    }
-}
-
 impl From<NoRoom> for Error {
     fn from(error: NoRoom) -> Self {
         Self::Full(error)
@@ -408,23 +393,30 @@ impl From<NoRoom> for Error {
 
 impl From<SpaceError> for Error {
     fn from(error: SpaceError) -> Self {
-        Self::Corrupt(error.into())
+        TreeError::from(error).into()
     }
 }
 
 /// A bad page is the same error in every file.
-impl From<ImageError> for Error {
-    fn from(error: ImageError) -> Self {
+impl From<TreeError> for Error {
+    fn from(error: TreeError) -> Self {
         match error {
-            ImageError::Io(error) => Self::Io(error),
-            ImageError::Full(error) => Self::Full(NoRoom::Image(error)),
-            ImageError::Page { file, page, error } => Self::Page { file, page, error },
-            ImageError::StalePage { file, page, expected, found } => {
+            TreeError::Io(error) => Self::Io(error),
+            TreeError::Full(error) => NoRoom::of(error).into(),
+            TreeError::Reserve { free, reserve, wanted } => {
+                NoRoom::Reserve { free, reserve, wanted }.into()
+            }
+            TreeError::Page { file, page, error } => Self::Page { file, page, error },
+            TreeError::StalePage { file, page, expected, found } => {
                 Self::StalePage { file, page, expected, found }
             }
-            ImageError::ForeignPage { file, page, expected, found } => {
+            TreeError::ForeignPage { file, page, expected, found } => {
                 Self::ForeignImagePage { file, page, expected, found }
             }
+            TreeError::Contents { file, page, what } => {
+                Contradiction::Page { file, page, what }.into()
+            }
+            TreeError::Fold { prefix } => Contradiction::Fold { prefix }.into(),
             error => Self::Corrupt(error.into()),
         }
     }

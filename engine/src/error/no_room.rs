@@ -1,5 +1,6 @@
 //! What the device has no room for.
 
+use pleach_beatree::files::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_io::IoError;
 
 /// What had no room. The operation did not take place.
@@ -46,6 +47,15 @@ pub enum NoRoom {
 }
 
 impl NoRoom {
+    /// What had no room, by the file of the device's error.
+    pub(crate) fn of(error: IoError) -> Self {
+        match error.file() {
+            Some(LEAF_FILE) => Self::LeafPages(error),
+            Some(OVERFLOW_FILE) => Self::OverflowPages(error),
+            _ => Self::Image(error),
+        }
+    }
+
     /// The device's error, if it gave one.
     pub(crate) fn device(&self) -> Option<&IoError> {
         match self {

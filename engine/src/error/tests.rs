@@ -50,8 +50,8 @@ fn around(error: &IoError) -> Vec<Error> {
         Error::Creation(CreationError::Io(io())),
         Error::Incarnation(IncarnationError::Io(io())),
         Error::Scan(ScanError::Io(io())),
-        ImageError::Io(io()).into(),
-        ImageError::Full(io()).into(),
+        TreeError::Io(io()).into(),
+        TreeError::Full(io()).into(),
         NoRoom::LeafPages(io()).into(),
         NoRoom::OverflowPages(io()).into(),
         NoRoom::LogSegment(io()).into(),
@@ -177,7 +177,7 @@ fn no_text_of_a_cause_comes_twice() {
         Error::HistoryLost { commit: 1, oldest: 2, newest: 3, cause: cause() },
         Error::HistoryShort { wanted: 1, oldest: 2, newest: 3, cause: Some(cause()) },
         Contradiction::OverflowMap(SpaceError::AlreadyUsed { page: 7 }).into(),
-        Contradiction::Space(SpaceError::AlreadyUsed { page: 7 }).into(),
+        SpaceError::AlreadyUsed { page: 7 }.into(),
         Contradiction::Proof(pleach_core::proof::BuildError::Decode(
             pleach_core::proof::DecodeError::Truncated,
         ))

@@ -20,14 +20,13 @@ use std::sync::Arc;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::Relocation;
 use pleach_beatree::space::{OverflowSpace, SpaceError};
-use pleach_beatree::{ChildRef, PageNo};
+use pleach_beatree::{ChildRef, Error as TreeError, PageNo};
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode, PAGE};
 use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use pleach_journal::format::image::ImageReader;
-use pleach_journal::format::image_error::ImageError;
 use pleach_journal::format::location_body::LocationView;
 use pleach_journal::format::names::OVERFLOW_FILE;
 use pleach_journal::format::position::{LogPoint, LogPos};
@@ -189,14 +188,14 @@ pub(crate) fn recover(
     let roots = roots.filter_map(|trie| Some((trie.namespace, root(trie.kind, trie.root?))));
     let roots = Roots::new(roots);
     if roots.over_all(hasher) != superblock.root {
-        return Err(ImageError::OtherTable.into());
+        return Err(TreeError::OtherTable.into());
     }
     let past =
         table.prior_roots.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
     // Without an entry for it the roots are the present ones.
     let past = if table.prior_roots.is_empty() { roots.clone() } else { Roots::new(past) };
     let cached = (limits.bytes / RUN_PAGE / 8).clamp(16, MOST_RUN_PAGES);
-    let file = RunFile::new(hasher, device.clone(), OVERFLOW_FILE, superblock.database, cached);
+    let file = RunFile::new(hasher, device.clone(), superblock.database, cached);
     let file = Arc::new(file);
     let runs = read_runs(&mut image, &table)?.into_iter();
     let runs = runs.map(|names| Arc::new(DiskRun::new(names, &file))).collect();
@@ -287,9 +286,9 @@ pub(super) fn read_runs(image: &mut ImageReader, table: &ImageTable) -> Result<V
     let bytes = image.read_checked_stream(0, StreamId::History, &table.history)?;
     let (mut left, mut runs) = (&bytes[..], Vec::<RunDescriptor>::new());
     while !left.is_empty() {
-        let (next, rest) = RunDescriptor::decode(left).ok_or(ImageError::Table)?;
+        let (next, rest) = RunDescriptor::decode(left).ok_or(TreeError::Table)?;
         if runs.last().is_some_and(|last| last.last_commit != next.after) {
-            return Err(ImageError::Table.into());
+            return Err(TreeError::Table.into());
         }
         left = rest;
         runs.push(next);
@@ -302,7 +301,7 @@ pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Re
     let head = image.read_stream_head(StreamId::Namespaces, first)?;
     let bytes = image.read_stream(0, StreamId::Namespaces, first, ImageTable::len_of(&head)?)?;
     if Hasher::BLAKE3.hash(&bytes) != superblock.image.table_hash {
-        return Err(ImageError::OtherTable.into());
+        return Err(TreeError::OtherTable.into());
     }
     Ok(ImageTable::decode(&bytes)?)
 }

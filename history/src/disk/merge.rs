@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::Stored;
+use pleach_beatree::{Error, Stored};
 use pleach_core::page::overflow::OverflowExtent;
 
 use super::entry::{Contents, EntryKey, MOST_COMMITS, RunSection};
 use super::read::RunWalk;
 use super::write::RunWriter;
 use super::{DiskRun, RunDescriptor, RunFile};
-use crate::error::Error;
 use crate::neighbours::neighbours;
 use crate::run::Run;
 

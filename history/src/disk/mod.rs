@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use pleach_beatree::files::OVERFLOW_FILE;
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{MAX_EXTENT_PAGES, OverflowExtent};
 use pleach_core::page::{FileKind, Identity, MAX_PAGE_NO};
@@ -31,7 +32,6 @@ pub struct RunFile {
     pub hasher: Hasher,
     /// The device of the file.
     pub device: Disk,
-    name: &'static str,
     file: OnceLock<File>,
     /// The file for writing.
     to_write: OnceLock<File>,
@@ -45,11 +45,10 @@ pub struct RunFile {
 
 impl RunFile {
     /// The file of this database, with up to `most` pages in memory.
-    pub fn new(hasher: Hasher, device: Disk, name: &'static str, database: u64, most: u64) -> Self {
+    pub fn new(hasher: Hasher, device: Disk, database: u64, most: u64) -> Self {
         Self {
             hasher,
             device,
-            name,
             file: OnceLock::new(),
             to_write: OnceLock::new(),
             database,
@@ -68,7 +67,7 @@ impl RunFile {
         if let Some(file) = self.to_write.get().or_else(|| self.file.get()) {
             return Ok(file);
         }
-        let file = self.device.open(self.name, OpenMode::Read)?;
+        let file = self.device.open(OVERFLOW_FILE, OpenMode::Read)?;
         Ok(self.file.get_or_init(|| file))
     }
 

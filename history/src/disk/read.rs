@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pleach_beatree::files::OVERFLOW_FILE;
 use pleach_beatree::leaf_fold::KeyState;
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::{Stored, Value};
+use pleach_beatree::{Error, Result, Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::page::stream::{StreamId, StreamView};
 use pleach_core::{Key, Node, Prefix};
@@ -18,7 +19,6 @@ use super::entry::{
 };
 use super::write::LINES;
 use super::{DiskRun, RunFile};
-use crate::error::{Error, Result};
 use crate::filter::{FilterLine, line_of};
 use crate::tier::{AsOf, CommitOrder, NodeScope, NodesAround, ReplacedNode, Tier, Version};
 
@@ -81,7 +81,7 @@ impl DiskRun {
     fn bad(&self, index: u32, what: &'static str) -> Error {
         self.is_bad.store(true, Ordering::Relaxed);
         let page = self.descriptor.page(index).unwrap_or_default();
-        Error::Contents { page, what }
+        Error::Contents { file: OVERFLOW_FILE, page, what }
     }
 
     /// Reads neighbouring pages of the run, as far as they are neighbours in the file.
@@ -100,7 +100,7 @@ impl DiskRun {
         self.file.device.read_at(self.file.file()?, &mut buf, page_offset(first))?;
         let page = |at: u32| {
             let (index, page) = (index + at, first + u64::from(at));
-            let bad = |error| Error::Page { page, error };
+            let bad = |error| Error::Page { file: OVERFLOW_FILE, page, error };
             let view =
                 StreamView::parse(buf.page(at as usize), &self.file.identity(page)).map_err(bad)?;
             let own = (StreamId::History, index, self.descriptor.number);
@@ -151,8 +151,10 @@ impl DiskRun {
         Ok(match contents {
             Contents::Absent => Stored::Absent,
             Contents::Overflow(cell) => {
-                OverflowCell::parse(cell)
-                    .map_err(|error| Error::Name { commit: self.descriptor.last_commit, error })?;
+                OverflowCell::parse(cell).map_err(|error| Error::ValueName {
+                    commit: self.descriptor.last_commit,
+                    error,
+                })?;
                 Stored::Overflow((*cell).into())
             }
             Contents::Inline(_) | Contents::InPieces { .. } => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pleach_beatree::Error;
 use pleach_beatree::page_no::page_offset;
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::page::stream::{self, StreamHeader, StreamId};
@@ -10,7 +11,6 @@ use pleach_io::{PAGE, PageBuf};
 
 use super::entry::{Contents, EntryKey, MOST_INLINE, PIECE, PageBuilder, PageKind, RunSection};
 use super::{PrefixLengths, RunDescriptor, RunFile};
-use crate::error::Error;
 use crate::filter::{Filter, FilterLine, Secret};
 
 /// Pages of one write.
@@ -172,7 +172,9 @@ impl RunWriter {
             return Ok(());
         }
         let first = self.descriptor.page(self.filled - count(self.in_buf)).expect("it was given");
-        self.file.device.write_at(self.file.file()?, &self.buf, self.in_buf, page_offset(first))?;
+        let (device, file) = (&self.file.device, self.file.file()?);
+        let written = device.write_at(file, &self.buf, self.in_buf, page_offset(first));
+        written.map_err(Error::of_unnamed)?;
         self.file.written.fetch_add(self.in_buf as u64 * PAGE as u64, Ordering::Relaxed);
         self.in_buf = 0;
         Ok(())

@@ -10,11 +10,10 @@
 use std::sync::Arc;
 
 use pleach_beatree::region::{BufferedChange, ReplacedValue};
-use pleach_beatree::{RegionState, Stored, Value};
+use pleach_beatree::{Error, RegionState, Result, Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, Prefix};
 
-use super::image_error::{ImageError, Result};
 use super::table::TrieSums;
 
 const ABSENT: u8 = 0;
@@ -164,6 +163,6 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N]> {
     bytes.split_off(..N).and_then(|taken| taken.first_chunk().copied()).ok_or_else(bad)
 }
 
-fn bad() -> ImageError {
-    ImageError::Buffered
+fn bad() -> Error {
+    Error::Buffered
 }

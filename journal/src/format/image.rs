@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use pleach_beatree::page_no::page_offset;
+use pleach_beatree::{Error, Result};
 use pleach_core::page::branch::{
     BranchBuilder, BranchEntry, BranchHeader, BranchView, MAX_ENTRIES,
 };
@@ -20,7 +21,6 @@ use pleach_core::prefix::bit;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, File, OpenMode, PageBuf};
 
-use super::image_error::{ImageError, Result};
 use super::names::{ImageFile, image_name};
 use super::superblock::ImageRef;
 use super::table::{ImageTable, StreamRef};
@@ -29,6 +29,8 @@ use super::table::{ImageTable, StreamRef};
 const RUN: usize = 256;
 /// Pages of the first write: enough for a small database's image.
 const FIRST_RUN: usize = 16;
+
+const TOO_LONG: &str = "a stream is longer than the image";
 
 /// A written branch page, as its parent names it.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +100,7 @@ impl ImageWriter {
         let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
         for (count, entry) in entries.enumerate() {
             if count == MAX_ENTRIES {
-                return Err(ImageError::TooManyChildren { prefix: *prefix });
+                return Err(Error::TooManyChildren { prefix: *prefix });
             }
             builder.push(&entry);
         }
@@ -189,11 +191,9 @@ impl ImageWriter {
         if self.filled > 0 {
             let first = self.next - self.filled as u64;
             // Without room the image is abandoned and made again: nothing names it yet.
-            self.device.write_at(&self.file, &self.buf, self.filled, page_offset(first)).map_err(
-                |error| {
-                    if error.is_full() { ImageError::Full(error) } else { error.into() }
-                },
-            )?;
+            self.device
+                .write_at(&self.file, &self.buf, self.filled, page_offset(first))
+                .map_err(Error::of_unnamed)?;
             self.filled = 0;
         }
         Ok(())
@@ -208,7 +208,7 @@ impl ImageWriter {
         let pages = self.next;
         Ok(ImageRef {
             file: self.which,
-            pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
+            pages: u32::try_from(pages).map_err(|_| Error::TooLong { pages })?,
             table_page,
             number: self.number,
             table_hash: Hasher::BLAKE3.hash(&table),
@@ -258,7 +258,7 @@ impl ImageReader {
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;
         if device.len(&handle)? < page_offset(pages) {
-            return Err(ImageError::Short { file: name, pages });
+            return Err(Error::Short { file: name, pages });
         }
         // Allocated at the first read: then its size is known.
         let buf = PageBuf::zeroed(0);
@@ -288,7 +288,7 @@ impl ImageReader {
 
     fn page(&mut self, page: u64) -> Result<&[u8; 4096]> {
         if page >= self.pages {
-            return Err(ImageError::NoPage { file: self.name, page });
+            return Err(self.bad(page, "the image has no such page"));
         }
         let (first, count) = self.held;
         if page < first || page >= first + count {
@@ -303,12 +303,16 @@ impl ImageReader {
         Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
     }
 
+    fn bad(&self, page: u64, what: &'static str) -> Error {
+        Error::Contents { file: self.name, page, what }
+    }
+
     /// Checks that a page with a right checksum is of this image.
     fn check_number(&self, page: u64, found: u64) -> Result<()> {
         if found == self.number {
             return Ok(());
         }
-        Err(ImageError::ForeignPage { file: self.name, page, expected: self.number, found })
+        Err(Error::ForeignPage { file: self.name, page, expected: self.number, found })
     }
 
     /// Reads a branch page, which must have the tag in its parent.
@@ -326,11 +330,11 @@ impl ImageReader {
         let view = BranchView::parse(bytes, &identity).map_err(bad)?;
         let found = header::tag(bytes);
         if found != tag {
-            return Err(ImageError::StalePage { file: name, page, expected: tag, found });
+            return Err(Error::StalePage { file: name, page, expected: tag, found });
         }
         header::check_namespace(bytes, namespace).map_err(bad)?;
         if view.prefix() != *prefix || view.level() != level {
-            return Err(ImageError::OtherBranch { file: name, page });
+            return Err(self.bad(page, "it is another branch than its parent says"));
         }
         let flush = view.flush();
         let branch = BranchContents { log_pos: view.log_pos(), entries: view.iter().collect() };
@@ -350,7 +354,7 @@ impl ImageReader {
         }
         let bytes = self.read_stream(namespace, id, named.page, named.len)?;
         if !named.fits(&bytes) {
-            return Err(ImageError::StreamChecksum { file: self.name, stream: id });
+            return Err(self.bad(named.page, "its stream is not the one that the table names"));
         }
         Ok(bytes)
     }
@@ -365,7 +369,7 @@ impl ImageReader {
     ) -> Result<Vec<u8>> {
         let [from, to] = part;
         if from > to || to > named.len {
-            return Err(ImageError::StreamLength { file: self.name, bytes: to });
+            return Err(self.bad(named.page, TOO_LONG));
         }
         let first = from / stream::PAYLOAD as u64;
         let pages = first..to.div_ceil(stream::PAYLOAD as u64);
@@ -396,13 +400,13 @@ impl ImageReader {
         pages: Range<u64>,
     ) -> Result<Vec<u8>> {
         let name = self.name;
-        let too_long = |_| ImageError::StreamLength { file: name, bytes: len };
         if len > page_offset(self.pages) {
-            return Err(ImageError::StreamLength { file: name, bytes: len });
+            return Err(self.bad(first, TOO_LONG));
         }
         let mut bytes = Vec::new();
         for index in pages {
-            let (page, index) = (first + index, u32::try_from(index).map_err(too_long)?);
+            let (page, index) =
+                (first + index, u32::try_from(index).map_err(|_| self.bad(first, TOO_LONG))?);
             let identity = self.identity(page);
             let expected = stream::payload_len(len, index);
             let bad = bad_page(name, page);
@@ -422,14 +426,14 @@ impl ImageReader {
         let view =
             StreamView::parse(self.page(first)?, &identity).map_err(bad_page(name, first))?;
         if view.stream() != id || view.index() != 0 {
-            return Err(ImageError::OtherStream { file: name, page: first });
+            return Err(self.bad(first, "it starts another stream"));
         }
         Ok(view.payload().to_vec())
     }
 }
 
-fn bad_page(file: &'static str, page: u64) -> impl Fn(PageError) -> ImageError + Copy {
-    move |error| ImageError::Page { file, page, error }
+fn bad_page(file: &'static str, page: u64) -> impl Fn(PageError) -> Error + Copy {
+    move |error| Error::Page { file, page, error }
 }
 
 /// The contents of a branch page.

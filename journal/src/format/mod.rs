@@ -6,7 +6,7 @@
 //! | [`names`] | the files of a database, by name |
 //! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
-//! | [`image`], [`table`], [`buffered`], [`image_error`] | what is in an image |
+//! | [`image`], [`table`], [`buffered`] | what is in an image |
 //! | [`trie_kind`] | the kind of a namespace's trie |
 //! | [`bytes`] | fields, little-endian |
 //!
@@ -17,7 +17,6 @@ pub mod bytes;
 pub mod commit_body;
 pub mod creation;
 pub mod image;
-pub mod image_error;
 pub mod incarnation;
 pub mod location_body;
 pub mod names;

@@ -1,6 +1,8 @@
 //! The files of a database, by name. No other module has a name; this one decides which files must exist, and which may
 //! be removed as ours.
 
+pub use pleach_beatree::files::{LEAF_FILE, OVERFLOW_FILE};
+
 /// Superblocks.
 pub const SUPERBLOCK: &str = "super";
 /// Spare for a copy of the superblocks.
@@ -9,10 +11,6 @@ pub(crate) const SUPERBLOCK_SPARE: &str = "super.spare";
 pub(crate) const INCARNATION: &str = "incarnation";
 /// Spare for a copy of the incarnation.
 pub(crate) const INCARNATION_SPARE: &str = "incarnation.spare";
-/// Leaf pages.
-pub const LEAF_FILE: &str = "leaf";
-/// Values too long for a leaf page.
-pub const OVERFLOW_FILE: &str = "overflow";
 /// Pairs of a bulk load that did not fit into its memory.
 pub const LOAD_SPILL_FILE: &str = "load-spill";
 /// Marker of an unfinished creation.

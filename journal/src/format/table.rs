@@ -35,13 +35,12 @@
 
 use std::ops::{AddAssign, SubAssign};
 
-use pleach_beatree::PageNo;
 use pleach_beatree::region::{BufferedChange, RegionState};
+use pleach_beatree::{Error, PageNo, Result};
 use pleach_core::{Node, TERMINATOR};
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64};
-use super::image_error::{ImageError, Result};
 use super::position::LogPos;
 use super::trie_kind::TrieKind;
 
@@ -300,8 +299,8 @@ fn kind(namespace: u8, byte: u8) -> Result<TrieKind> {
     kind.ok_or_else(bad)
 }
 
-fn bad() -> ImageError {
-    ImageError::Table
+fn bad() -> Error {
+    Error::Table
 }
 
 #[cfg(test)]

@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pleach_beatree::region::{AwayRegion, RegionSource};
-use pleach_beatree::{ChildRef, ChildTable, PageNo, Region};
+use pleach_beatree::{ChildRef, ChildTable, Error as TreeError, PageNo, Region};
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::Step;
 use pleach_journal::format::buffered;
 use pleach_journal::format::image::ImageReader;
-use pleach_journal::format::image_error::ImageError;
 use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::format::trie_kind::TrieKind;
@@ -90,7 +89,8 @@ impl RegionSource for ImageRegions {
         };
         let checked = read.and_then(|region| {
             let is_other = at.node.is_some_and(|node| *region.row().own_node() != node);
-            if is_other { Err(ImageError::OtherBranch { file, page }.into()) } else { Ok(region) }
+            let what = "it is another branch than its parent says";
+            if is_other { Err(TreeError::Contents { file, page, what }.into()) } else { Ok(region) }
         });
         let name = PageName { file, page, namespace, prefix: *prefix };
         checked

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::{LongValue, overflow_cell};
-use pleach_beatree::{Stored, Value};
+use pleach_beatree::{Error as TreeError, Stored, Value};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, OverflowExtent};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
@@ -75,7 +75,7 @@ pub(crate) fn write(
     }
     let mut cell = Vec::new();
     OverflowCell::encode(large.bytes.len() as u64, &large.hash, &extents, &mut cell)
-        .map_err(Contradiction::ValueExtents)?;
+        .map_err(TreeError::ValueExtents)?;
     Ok(cell.into())
 }
 
@@ -146,7 +146,7 @@ pub fn assemble_value(
 ) -> Result<Value> {
     let cell = overflow_cell(raw);
     let total = usize::try_from(cell.total_len())
-        .map_err(|_| Contradiction::ValueLength { bytes: cell.total_len() })?;
+        .map_err(|_| TreeError::ValueLength { bytes: cell.total_len() })?;
     let bad = |page, what| Contradiction::Page { file: OVERFLOW_FILE, page, what }.into();
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;

@@ -3,13 +3,12 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use pleach_beatree::Result;
 use pleach_beatree::leaf_fold::KeyState;
 use pleach_core::{Key, Prefix};
-use pleach_history::{AsOf, CommitOrder, Error, NodeScope, NodesAround, Tier, Version};
+use pleach_history::{AsOf, CommitOrder, NodeScope, NodesAround, Tier, Version};
 
 use super::replaced::NamespaceUndo;
-
-type Result<T> = std::result::Result<T, Error>;
 
 /// The undo of a commit that is in no run yet.
 #[derive(Clone)]

@@ -63,7 +63,7 @@ fn run(bytes: u64, disk_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
         SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() }).into();
     let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
     device.allocate(&file, 0, 1 << 30).expect("room");
-    let runs = RunFile::new(Hasher::BLAKE3, device, OVERFLOW_FILE, 7, 64);
+    let runs = RunFile::new(Hasher::BLAKE3, device, 7, 64);
     runs.write_to(file);
     let undo = Undo::new(limits, 0, Some(Arc::new(runs)), Vec::new());
     let mut next = 0;
@@ -159,7 +159,7 @@ fn on_device(commits: u64) -> Undo {
     let device: Disk = SimDisk::new(1, options).into();
     let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
     device.allocate(&file, 0, 1 << 30).expect("room");
-    let runs = RunFile::new(Hasher::BLAKE3, device, OVERFLOW_FILE, 7, 64);
+    let runs = RunFile::new(Hasher::BLAKE3, device, 7, 64);
     runs.write_to(file);
     Undo::new(HistoryLimits::of_disk(commits, 1 << 20), 0, Some(Arc::new(runs)), Vec::new())
 }
