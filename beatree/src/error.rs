@@ -138,6 +138,11 @@ impl Error {
         if error.is_full() { Self::Full(error) } else { Self::Io(error) }
     }
 
+    /// True when the device has no room; nothing took place.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::Reserve { .. })
+    }
+
     /// The page that is damaged or wrong.
     pub fn page(&self) -> Option<u64> {
         match self {

@@ -22,7 +22,7 @@ use crate::finish::outcome::TrieOutcome;
 use crate::finish::{BatchReservation, finish};
 use crate::roots::Roots;
 use crate::state::commits::CommitState;
-use crate::state::pages::overflow;
+use crate::state::values;
 use crate::state::view::View;
 use crate::state::{Database, NamespaceDb};
 
@@ -180,7 +180,7 @@ fn accesses_of(
         let prior = match prior {
             // A run has one owner: the page or the change that names it. So the value is written anew.
             Stored::Overflow(_) => {
-                let value = overflow::value(db, wanted, prior, false)?;
+                let value = values::value(db, wanted, prior, false)?;
                 value.map_or(Stored::Absent, |value| Stored::from_value(db.hasher, value))
             }
             other => other,

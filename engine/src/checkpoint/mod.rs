@@ -174,7 +174,7 @@ impl Checkpointer {
         }
         let merged = db.pace.run_as_stage(Task::Checkpoint, "merging the history", || {
             let number = || db.images.next_number(NUMBERS_FOR_CLOSE);
-            let allocate = &mut |pages| db.space.allocate_history(pages);
+            let allocate = &mut |pages| Ok(db.space.allocate_history(pages)?);
             db.commits.undo.merge_disk_runs(&mut self.merge, number, allocate)
         });
         match merged {

@@ -235,7 +235,7 @@ fn start_image_on(
     let state = |point: LogPoint| {
         let making = db.images.try_begin_image()?;
         let is_short = db.pace.is_room_short.get();
-        let map = db.space.overflow_map_image(point.position, is_short);
+        let map = db.space.overflow_map_image(point.position.get(), is_short);
         let tries = db.tries.list();
         let past = db.commits.undo.image_history(point.position);
         Some((db.commits.tip(), tries, map, making, past))
@@ -372,7 +372,7 @@ pub(super) fn finish_checkpoint(
 pub(super) fn write_history(db: &NamespaceDb) -> Result<()> {
     let undo = &db.commits.undo;
     let number = || db.images.next_number(NUMBERS_FOR_CLOSE);
-    let write = || undo.write_run(number, &mut |pages| db.space.allocate_history(pages));
+    let write = || undo.write_run(number, &mut |pages| Ok(db.space.allocate_history(pages)?));
     let written = db.pace.run_as_stage(Task::Checkpoint, "writing the history", write);
     db.pace.is_history_full.set(written.is_err());
     db.pace.notify();

@@ -8,8 +8,8 @@ use pleach_core::Key;
 
 use crate::error::{Hex, Result};
 use crate::state::NamespaceDb;
-use crate::state::pages::overflow;
 use crate::state::undo::changes::{ChangeList, KeyUpdate};
+use crate::state::values;
 
 /// A key that a block or an overlay writes, with its namespace and its values before and after. Keys that are only read
 /// are no changes; a key that is written with the same value is one.
@@ -40,7 +40,7 @@ impl<'a> Change<'a> {
     /// As [`Namespace::read`](crate::Namespace::read); none of a block or overlay that is not committed, which
     /// has its new values in memory.
     pub fn value(&self) -> Result<Option<Value>> {
-        overflow::value(self.db, self.base, self.changed.new.clone(), false)
+        values::value(self.db, self.base, self.changed.new.clone(), false)
     }
 
     /// The value before; `None` when there was none.
@@ -49,7 +49,7 @@ impl<'a> Change<'a> {
     /// As [`Namespace::read`](crate::Namespace::read), for values of more than 1 KiB, which may lie in the
     /// overflow file.
     pub fn prior(&self) -> Result<Option<Value>> {
-        overflow::value(self.db, self.base, self.changed.prior.clone(), false)
+        values::value(self.db, self.base, self.changed.prior.clone(), false)
     }
 }
 

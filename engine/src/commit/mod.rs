@@ -46,11 +46,11 @@ use crate::observe::{COMMIT, STALL};
 use crate::options::Durability;
 use crate::phase::Phase;
 use crate::read::point;
-use crate::state::pages::overflow;
 use crate::state::pages::space::TentativeExtents;
 use crate::state::tries::Trie;
 use crate::state::undo::changes::{ChangeList, Changes};
 use crate::state::undo::replaced::NamespaceUndo;
+use crate::state::values;
 use crate::state::view::View;
 use crate::state::{NamespaceDb, PanicGuard};
 use apply::{CommitStamp, apply_all};
@@ -302,7 +302,7 @@ fn write_long_values<'a>(
                 if let Stored::Long(large) = &changed.new
                     && is_written_before_record(&changed.new)
                 {
-                    changed.new = Stored::Overflow(overflow::write(db, &mut spilled, large, 0)?);
+                    changed.new = Stored::Overflow(values::write(db, &mut spilled, large, 0)?);
                 }
             }
         }

@@ -79,7 +79,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
     let (copied, bytes) = {
         // Long values that the history names stay, and no page number that is looked up from here on is used again.
         let _held = pin_oldest(db)?;
-        let _guard = db.store.grace_guard();
+        let _guard = db.store.grace.enter();
         let copied = write_backup_image(db, target)?;
         let bytes = copy_pages(db, target, progress)?;
         (copied, bytes)

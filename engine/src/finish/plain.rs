@@ -67,7 +67,7 @@ fn find_changes(
     for (index, access) in accesses.iter().enumerate() {
         let behind = &accesses[index..];
         if index.is_multiple_of(KEY_BATCH) {
-            let _guard = db.store.grace_guard();
+            let _guard = db.store.grace.enter();
             cpu_prefetch(
                 db,
                 behind.iter().take(KEY_BATCH).map(|access| &access.key),

@@ -16,7 +16,6 @@ use super::job::FinishJob;
 use super::outcome::ChunkOutcome;
 use super::scratch::FoldScratch;
 use crate::error::Result;
-use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::NamespaceDb;
 use crate::state::pages::in_flight::ReadMode;
@@ -112,7 +111,7 @@ impl Workers {
         let db = batch.db;
         let mut inline = self.take_inline();
         let InlineScratch { scratch: space, chunk } = &mut inline;
-        let _guard = db.store.grace_guard();
+        let _guard = db.store.grace.enter();
         let before = space.work_counts();
         let folded = loop {
             if let Err(error) = gather(chunk).and_then(|()| read_missing(db, chunk)) {
@@ -167,7 +166,7 @@ impl FoldWorker {
         // A panic in a user's hasher may have left chunks and reads of an earlier batch.
         self.release_chunks();
         // Keeps pages that this worker has looked up in place until it is done.
-        let _guard = db.store.grace_guard();
+        let _guard = db.store.grace.enter();
         if self.reader.is_none() {
             let share = db.options.in_flight.div_ceil(db.runtime.workers()).max(4);
             self.reader = Some(PageReader::new(&db.store, share, ReadMode::Keys)?);
@@ -292,7 +291,7 @@ fn start_chunk(job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
             }
         }
     }
-    Counters::add(&db.counters.cache_hits, hits);
+    db.store.count_hits(hits);
     Ok(())
 }
 
@@ -315,7 +314,7 @@ fn enqueue_missing(db: &NamespaceDb, reader: &mut PageReader<ChunkPage>, chunk: 
 fn complete_page(
     ahead: &mut VecDeque<Chunk>,
     (index, missing): ChunkPage,
-    done: Result<LoadedPage>,
+    done: pleach_beatree::Result<LoadedPage>,
 ) -> Result<()> {
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");

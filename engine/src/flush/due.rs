@@ -6,7 +6,6 @@
 
 use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
-use pleach_journal::format::names::LEAF_FILE;
 
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
@@ -19,7 +18,7 @@ pub(super) fn take_still_due(trie: &NamespaceDb, limit: usize, least: u8) -> Vec
             let child = state.children().find(prefix.first_key());
             state.changes_since_write(child) >= least
                 && child_page(state, child).is_none_or(|at| {
-                    let suspect = trie.store.quarantine.contains(LEAF_FILE, at.page.into());
+                    let suspect = trie.store.quarantine.contains(at.page);
                     suspect || trie.store.cache.hold(at.page, at.tag, NO_BATCH)
                 })
         })

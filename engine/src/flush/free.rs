@@ -11,6 +11,7 @@ use super::publish::RetiredBatch;
 use crate::error::Result;
 use crate::state::NamespaceDb;
 use crate::state::pace::beats::Task;
+use crate::state::pages::space::RetiredExtents;
 
 /// A location record waits this long for a commit that syncs it.
 pub(super) const SYNC_AFTER: Duration = Duration::from_millis(100);
@@ -21,12 +22,12 @@ pub(super) struct RetiredQueue {
     batches: VecDeque<RetiredBatch>,
     /// Overflow runs that only older views still name: the stamps under which they are retired, each with the commit
     /// from which on no view names them.
-    runs: VecDeque<(LogPos, u64)>,
+    runs: RetiredExtents,
 }
 
 impl RetiredQueue {
     /// A queue with the runs that an open has found to be named by the history alone.
-    pub(super) fn new(values: VecDeque<(LogPos, u64)>) -> Self {
+    pub(super) fn new(values: RetiredExtents) -> Self {
         Self { batches: VecDeque::new(), runs: values }
     }
 
@@ -57,11 +58,11 @@ impl RetiredQueue {
             }
             let batch = self.batches.pop_front().expect("just seen");
             assert!(db.commits.sequencer.durable() >= batch.end, "only a durable record frees");
-            assert!(self.runs.back().is_none_or(|last| last.0 < batch.end), "in log order");
-            self.runs.push_back((batch.end, batch.commit));
+            assert!(self.runs.back().is_none_or(|last| last.0 < batch.end.get()), "in log order");
+            self.runs.push_back((batch.end.get(), batch.commit));
             // First, so that a put that waits for room sees leaves or extents that will be free.
             db.space.oldest_retired.fetch_min(batch.commit, Ordering::AcqRel);
-            db.space.release_leaves(batch.end);
+            db.space.release_leaves(batch.end.get());
             db.pace.notify();
         }
         // Long values are named by the undo of older readable views, and of the history.

@@ -10,7 +10,6 @@ use pleach_beatree::page_plan::{STORED_LEVELS, filled};
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::Prefix;
 use pleach_core::page::leaf;
-use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::position::LogPos;
 
 use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
@@ -19,9 +18,10 @@ use super::round::Round;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
+use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::{PageName, QuarantineReason};
+use crate::state::pages::quarantine::{LeafName, QuarantineReason};
 use crate::state::pages::reader::{LoadedPage, PageReader, Submission};
 
 /// Pages read, or runs written, at once.
@@ -57,7 +57,7 @@ impl Round {
         self.tidies = matches!(kind, RoundKind::Tidied { .. });
         self.rewrites.clear();
         self.log_position = LogPos::START;
-        let _guard = db.store.grace_guard();
+        let _guard = db.store.grace.enter();
         for (index, prefix) in prefixes.iter().enumerate() {
             if index.is_multiple_of(KEY_BATCH) {
                 let batch = prefixes[index..].iter().take(KEY_BATCH);
@@ -148,7 +148,7 @@ fn cache_siblings(db: &NamespaceDb, prefix: &Prefix) {
             child_page(state, child)
                 .filter(|_| is_it && !db.store.is_page_quarantined(state, child))
         });
-        if let Some(Err(error)) = found.map(|at| db.store.page_for_flush(at)) {
+        if let Some(Err(error)) = found.map(|at| db.store.read_page(at, ReadMode::Flush)) {
             tracing::debug!(%error, prefix = ?at, "a small page stays as it is");
         }
     }
@@ -179,9 +179,8 @@ fn mergeable_sibling(
     let at = own.prefix.sibling()?;
     let parent = own.prefix.parent()?;
     // A quarantined page does not merge, so that it takes no good page with it.
-    let suspect = |number: Option<PageNo>| {
-        number.is_some_and(|number| db.store.quarantine.contains(LEAF_FILE, u64::from(number)))
-    };
+    let suspect =
+        |number: Option<PageNo>| number.is_some_and(|number| db.store.quarantine.contains(number));
     if suspect(own.number) || !state.children().region().contains(&parent) || own.is_missing() {
         return None;
     }
@@ -236,7 +235,7 @@ fn read_missing(
         match read {
             Ok(page) => old.set_page(page),
             Err(error) => {
-                let page = PageName::leaf(at.page, at.namespace, old.prefix);
+                let page = LeafName { page: at.page, namespace: at.namespace, prefix: old.prefix };
                 db.store.quarantine_page(page, error, QuarantineReason::Unreadable);
             }
         }
@@ -253,7 +252,7 @@ pub(super) fn read_pages(
     db: &NamespaceDb,
     reader: &mut PageReader<usize>,
     pages: &[PageRef],
-    mut take: impl FnMut(usize, Result<Arc<CachedPage>>),
+    mut take: impl FnMut(usize, pleach_beatree::Result<Arc<CachedPage>>),
 ) -> Result<()> {
     let leaf = |done: LoadedPage| done.page;
     let (mut next, mut elsewhere) = (0, Vec::new());
@@ -271,7 +270,7 @@ pub(super) fn read_pages(
         }
     }
     for index in elsewhere {
-        take(index, db.store.page_for_flush(pages[index]));
+        take(index, db.store.read_page(pages[index], ReadMode::Flush));
     }
     Ok(())
 }

@@ -365,7 +365,12 @@ impl Flusher {
             }
         }
         if drain || self.db.budget.is_pressed() {
-            self.report_stuck(published, self.db.store.quarantine.error_for_waiters());
+            let aside = self.db.store.quarantine.list();
+            let error = aside.first().map(|first| Error::Quarantined {
+                pages: aside.len() as u64,
+                first: Box::new(first.error.clone().into()),
+            });
+            self.report_stuck(published, error);
         }
         for trie in here() {
             let Some(tidy) = self.tidy.get_mut(&trie.namespace).filter(|tidy| tidy.can_join) else {

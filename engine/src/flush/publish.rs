@@ -12,7 +12,7 @@ use pleach_beatree::grace::GracePeriod;
 use pleach_beatree::leaf_fold::{KeyState, PageState, fold_page};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split_regions::{HeldRegion, split_held};
-use pleach_beatree::{PageNo, Region, RegionState};
+use pleach_beatree::{Error as TreeError, PageNo, Region, RegionState};
 use pleach_core::Node;
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
@@ -23,7 +23,7 @@ use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite as
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::record::RecordBuf;
 
-use super::rewrite::{NewLeaf, Rewrite, fold_contradiction};
+use super::rewrite::{NewLeaf, Rewrite};
 use super::round::Round;
 use crate::error::Result;
 use crate::metrics::Counters;
@@ -70,13 +70,13 @@ impl Round {
         if replaced.layout_changed {
             state.layouts += 1;
         }
-        db.space.retire(&replaced.leaves, &replaced.runs, end)?;
+        db.space.retire(&replaced.leaves, &replaced.runs, end.get())?;
         // A put that waits for room sees buffered changes or retired pages until these are free.
         Counters::change(&db.counters.pending_bytes, -replaced.buffered_bytes.cast_signed());
         Counters::change(&db.counters.pending_entries, -replaced.buffered_entries.cast_signed());
         let commit = db.commits.published();
         // Readers that start now find the new pages.
-        let period = db.store.grace_period();
+        let period = db.store.grace.start_period();
         drop(state);
         tracing::debug!(namespace = db.namespace, pages, commit, "pages are written");
         self.finish_published(db);
@@ -176,7 +176,7 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         let child = state.children().find(new.prefix.first_key());
         let node = *state.node(child);
         if state.last_commit() == rewrite.applied_through && new.node != node {
-            return Err(fold_contradiction(&new.prefix));
+            return Err(TreeError::Fold { prefix: new.prefix }.into());
         }
         new.node = node;
         return Ok(());

@@ -20,7 +20,6 @@ use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Key, Prefix, TERMINATOR};
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
-use pleach_journal::format::names::LEAF_FILE;
 
 use super::gather::{DEPTH, read_pages};
 use super::publish::RetiredBatch;
@@ -31,7 +30,7 @@ use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::{PageName, QuarantineReason};
+use crate::state::pages::quarantine::{LeafName, QuarantineReason};
 use crate::state::pages::reader::PageReader;
 
 /// Most regions that one record reclaims, and most leaf pages, unless the first region has more.
@@ -143,12 +142,12 @@ fn read_overflow_runs(trie: &NamespaceDb, part: &mut DroppedPart) -> Result<()> 
     // Pages that enter the cache are removed with the trie.
     let mut reader = PageReader::new(&trie.store, DEPTH, ReadMode::Flush)?;
     let mut bad = vec![false; all.len()];
-    let mut take = |index: usize, read: Result<Arc<CachedPage>>| {
+    let mut take = |index: usize, read: pleach_beatree::Result<Arc<CachedPage>>| {
         let DroppedPage { region: left, at, prefix } = &named[index];
         match read {
             Ok(page) => all[*left].runs.append(&mut overflow_runs_of(&page)),
             Err(error) => {
-                let page = PageName::leaf(at.page, at.namespace, *prefix);
+                let page = LeafName { page: at.page, namespace: at.namespace, prefix: *prefix };
                 trie.store.quarantine_page(page, error, QuarantineReason::Unreadable);
                 bad[*left] = true;
             }
@@ -234,17 +233,17 @@ fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result
         pages.extend_from_slice(&left.pages);
     }
     sequencer.layouts += 1;
-    trie.space.retire(&pages, &runs, end)?;
+    trie.space.retire(&pages, &runs, end.get())?;
     let freed = RetiredBatch {
         end,
         // No view names the trie's values since then.
         commit: by,
-        period: trie.store.grace_period(),
+        period: trie.store.grace.start_period(),
         since: trie.pace.now(),
     };
     drop(sequencer);
     for page in pages {
-        trie.store.quarantine.forget(LEAF_FILE, u64::from(page));
+        trie.store.quarantine.forget(page);
         trie.store.cache.remove(page);
     }
     Ok(ReclaimOutcome::Part(freed))

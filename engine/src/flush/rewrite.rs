@@ -10,7 +10,6 @@ use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Node, Prefix};
 
 use super::cells::OldPage;
-use crate::error::{Contradiction, Error};
 
 /// Siblings merge when they fill at most this share of a page, in percent.
 pub(super) const MERGE_PERCENT: usize = 60;
@@ -51,9 +50,4 @@ impl Rewrite {
     pub(super) fn is_moved(&self) -> bool {
         self.new.len() == 1 && self.old.len() == 1
     }
-}
-
-/// The error for pages that contradict the index.
-pub(super) fn fold_contradiction(prefix: &Prefix) -> Error {
-    Contradiction::Fold { prefix: *prefix }.into()
 }

@@ -17,24 +17,23 @@ use parking_lot::Mutex;
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::page_plan::{PageStamp, STORED_LEVELS};
 use pleach_beatree::stored::overflow_cell;
-use pleach_beatree::{PageNo, Stored};
+use pleach_beatree::{Error as TreeError, PageNo, Stored};
 use pleach_core::Prefix;
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{self, LeafView};
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, RequestKind};
-use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::position::LogPos;
 
 use super::build::{MergedPages, fill};
 use super::cells::{OldPage, make_nodes};
-use super::rewrite::{Rewrite, fold_contradiction};
+use super::rewrite::Rewrite;
 use crate::error::{NoRoom, Result, full_or};
 use crate::metrics::Counters;
 use crate::state::NamespaceDb;
-use crate::state::pages::overflow;
-use crate::state::pages::quarantine::{PageName, QuarantineReason};
+use crate::state::pages::quarantine::{LeafName, QuarantineReason};
 use crate::state::pages::space::TentativeExtents;
+use crate::state::values;
 
 /// Pages filled to at most this percentage may merge with a sibling: half of what two that merge may fill.
 const SMALL_PERCENT: usize = super::rewrite::MERGE_PERCENT / 2;
@@ -115,12 +114,12 @@ impl Round {
         let rewrite = self.rewrites.remove(index);
         if rewrite.old.iter().all(|old| old.number.is_none()) {
             // The rewrite has no old page that could be wrong.
-            return Err(fold_contradiction(&rewrite.range));
+            return Err(TreeError::Fold { prefix: rewrite.range }.into());
         }
         for old in &rewrite.old {
             if let Some(number) = old.number {
-                let page = PageName::leaf(number, db.namespace, old.prefix);
-                let error = fold_contradiction(&rewrite.range);
+                let page = LeafName { page: number, namespace: db.namespace, prefix: old.prefix };
+                let error = TreeError::Fold { prefix: rewrite.range };
                 db.store.quarantine_page(page, error, QuarantineReason::Contradicts);
                 // No session gets the page either, see `Store::admit`.
                 db.store.cache.remove(number);
@@ -140,7 +139,7 @@ impl Round {
         for old in self.rewrites.iter_mut().flat_map(|rewrite| &mut rewrite.old) {
             for (index, buffered) in old.buffered.iter().enumerate() {
                 if let Stored::Long(large) = &buffered.stored {
-                    old.written.push((index, overflow::write(db, &mut written, large, flush)?));
+                    old.written.push((index, values::write(db, &mut written, large, flush)?));
                     self.overflow_written = true;
                 }
             }
@@ -249,7 +248,7 @@ impl Round {
                 db.store.cache.move_page(from, page.number, page.tag);
             }
             for number in rewrite.old.iter().filter_map(|old| old.number) {
-                db.store.quarantine.forget(LEAF_FILE, u64::from(number));
+                db.store.quarantine.forget(number);
                 db.store.cache.remove(number);
             }
         }

@@ -185,7 +185,10 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
         let drained = db.drain(0);
         assert!(matches!(drained, Err(Error::Quarantined { pages: 1, .. })), "{drained:?}");
         let [aside] = &db.quarantined()[..] else { panic!("one page") };
-        assert!(matches!(aside.error, Error::Corrupt(_)) && aside.trials == trial, "{aside:?}");
+        assert!(
+            matches!(aside.error, pleach_beatree::Error::Fold { .. }) && aside.trials == trial,
+            "{aside:?}"
+        );
         assert!(aside.prefix.covers(&id(7)));
         // A good read does not release it: sessions get the error, and nothing is folded on it.
         let session = db.session(SessionOptions::new()).expect("a session");
@@ -501,7 +504,7 @@ fn a_page_that_a_reader_has_looked_up_is_not_written_over() {
     };
     rewrite(1);
     let state = db.state();
-    let reader = state.store.grace_guard();
+    let reader = state.store.grace.enter();
     let at = state.index.page_of(&id(7)).expect("it is in a page");
     (2..20).for_each(rewrite);
     assert!(state.index.page_of(&id(7)).expect("it is in a page").page != at.page);
@@ -509,7 +512,10 @@ fn a_page_that_a_reader_has_looked_up_is_not_written_over() {
     drop(reader);
     (20..40).for_each(rewrite);
     let read = state.store.read_uncached(at).map(|_| ());
-    assert!(matches!(read, Err(Error::StalePage { .. })), "its number is used again: {read:?}");
+    assert!(
+        matches!(read, Err(pleach_beatree::Error::StalePage { .. })),
+        "its number is used again: {read:?}"
+    );
 }
 
 /// A write without room, though it was reserved, is no failure of the device.

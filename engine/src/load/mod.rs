@@ -44,8 +44,8 @@ use crate::memory_limit::memory_limit;
 use crate::roots::TrieRoot;
 use crate::state::NamespaceDb;
 use crate::state::commits::CommitState;
-use crate::state::pages::overflow;
 use crate::state::pages::space::TentativeExtents;
+use crate::state::values;
 use blocks::LoadBlocks;
 use build::build;
 use collect::Buckets;
@@ -330,7 +330,7 @@ fn collect(
                     limit: MAX_VALUE as u64,
                 });
             } else if let Stored::Long(large) = Stored::from_value(db.hasher, value) {
-                let cell = overflow::write(db, values, &large, 0)?;
+                let cell = values::write(db, values, &large, 0)?;
                 buckets.push(blocks, &LoadRecord { key: &key, bytes: &cell, overflow: true })?;
             }
             keys += 1;
@@ -404,5 +404,5 @@ fn reserve_image(db: &NamespaceDb, pages: u64) -> Result<()> {
     let free_extents = db.space.overflow_stats().free_extents;
     // Upper levels are a fraction of the pages; a free run takes less than 16 bytes.
     let bytes = page_offset(pages + pages / 4 + free_extents / 250 + 16);
-    IMAGES.into_iter().try_for_each(|name| db.space.lengthen(name, bytes))
+    Ok(IMAGES.into_iter().try_for_each(|name| db.space.lengthen(name, bytes))?)
 }

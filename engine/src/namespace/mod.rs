@@ -34,6 +34,7 @@ use crate::roots::TrieRoot;
 use crate::state::NamespaceDb;
 use crate::state::pages::index::PageRef;
 use crate::state::pages::overflow;
+use crate::state::values;
 use crate::state::view::{RootedView, View};
 
 pub use iter::Iter;
@@ -138,7 +139,7 @@ impl Namespace {
         let NamespaceInner { db, view, .. } = &*self.0;
         if self.has_prefetched() {
             if let Some(stored) = view.overlay_value(key) {
-                return overflow::value(db, view.base, stored, true);
+                return values::value(db, view.base, stored, true);
             }
             if let Some(found) = self.prefetched_value(key) {
                 return Ok(found.value().map(Value::from));
@@ -198,8 +199,8 @@ impl Namespace {
                     continue;
                 }
             };
-            let Some(raw) = overflow::unread_cell(state, &stored) else {
-                return overflow::value(state, view.base, stored, true);
+            let Some(raw) = values::unread_cell(state, &stored) else {
+                return values::value(state, view.base, stored, true);
             };
             // Piece by piece, so that the task reads for others between two.
             let mut pieces = Vec::new();
@@ -210,7 +211,7 @@ impl Namespace {
                 };
                 pieces.push(Ok(piece));
             }
-            return overflow::value_of_pieces(state, view.base, raw, true, pieces.into_iter());
+            return values::value_of_pieces(state, view.base, raw, true, pieces.into_iter());
         }
         self.read(key)
     }
@@ -235,7 +236,7 @@ impl Namespace {
         let get = || prefetch.values.get(self.0.view.namespace, self.0.view.base, key);
         let found = get().or_else(|| {
             let request = self.0.requests.lock().first()?;
-            let _guard = db.store.grace_guard();
+            let _guard = db.store.grace.enter();
             if lookup::look_up_for_reader(db, prefetch, &self.0.view, &request) {
                 get()
             } else {
@@ -311,7 +312,7 @@ impl Namespace {
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {
             {
-                let _guard = db.store.grace_guard();
+                let _guard = db.store.grace.enter();
                 cpu_prefetch(db, batch.iter(), LookupDepth::Cell);
             }
             for key in batch {

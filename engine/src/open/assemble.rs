@@ -84,8 +84,7 @@ pub(super) fn assemble(
         leaf_file: leaf.clone(),
         cache: budget.leaf_cache_bytes(),
         buffers: budget.buffer_bytes(),
-        pace: Arc::clone(&pace),
-        counters: Arc::clone(&counters),
+        waiters: Arc::<Pace>::clone(&pace),
         quarantine: recovered.quarantine,
     }));
     store.begin_batch(recovered.tip.number + 1);

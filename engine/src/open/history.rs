@@ -298,8 +298,8 @@ impl HistoryReplay {
                 }
                 map.retire(&[run], start.get())?;
                 held_extents.push(run);
-                if held.back().is_none_or(|(last, _)| *last < start) {
-                    held.push_back((start, number));
+                if held.back().is_none_or(|(last, _)| *last < start.get()) {
+                    held.push_back((start.get(), number));
                 }
             }
             long_values.push((number, stored));

@@ -103,7 +103,7 @@ impl RecoveredState {
     pub(super) fn retain_unreadable_runs(&mut self) {
         let end = self.scan.end.position;
         if self.history.lost.is_some() && self.extents.retire_free(end.get()) {
-            self.history.retired_extents.push_back((end, self.tip.number));
+            self.history.retired_extents.push_back((end.get(), self.tip.number));
         }
     }
 
@@ -517,7 +517,7 @@ impl Replay {
             tries.push(trie);
         }
         if let Some(error) = self.quarantine.first_lost() {
-            return Err(error);
+            return Err(error.into());
         }
         Ok(RecoveredState {
             hasher: self.hasher,

@@ -141,7 +141,7 @@ impl TrieReplay {
         if !late {
             replay.load_all();
             if let Some(error) = from.quarantine.first_lost() {
-                return Err(error);
+                return Err(error.into());
             }
         }
         Ok(replay)

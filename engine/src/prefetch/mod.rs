@@ -239,7 +239,7 @@ impl Prefetcher {
                 self.request = None;
                 continue;
             };
-            let _guard = db.store.grace_guard();
+            let _guard = db.store.grace.enter();
             let missing = &mut self.missing;
             let mut add = |page| missing.push_back(page);
             look_up(db, prefetch, request, keys, &mut add);
@@ -248,7 +248,7 @@ impl Prefetcher {
     }
 
     /// Takes a page that is done, for its purpose.
-    fn complete(&self, purpose: PageRequestPurpose, done: Result<LoadedPage>) {
+    fn complete(&self, purpose: PageRequestPurpose, done: pleach_beatree::Result<LoadedPage>) {
         let values = &self.prefetch.values;
         match (done, purpose) {
             (Ok(done), PageRequestPurpose::Key { namespace, key, value_as_of }) => {

@@ -16,7 +16,6 @@ use pleach_core::Key;
 use pleach_io::{Event, Executor, PageBuf};
 
 use super::value_cache::ValueCache;
-use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
 use crate::state::pages::index::PageRef;
@@ -32,7 +31,7 @@ pub(crate) enum MissingItem {
     /// A page, and why it is read.
     Page(PageRef, PageRequestPurpose),
     /// A piece of a long value: the first page in the overflow file, and how many.
-    Piece(u64, usize, Reply<Result<PageBuf>>),
+    Piece(u64, usize, Reply<pleach_beatree::Result<PageBuf>>),
     /// A region that an open has left in the image.
     Region(Arc<Region>, Reply<()>),
 }
@@ -152,7 +151,7 @@ impl PrefetchState {
     fn is_all_in_memory(&self, db: &NamespaceDb) -> bool {
         let batch = db.store.batch();
         let is_known = self.in_memory.load(Ordering::Relaxed) == batch;
-        if !is_known && db.store.is_all_cached() {
+        if !is_known && db.is_all_cached() {
             self.in_memory.store(batch, Ordering::Relaxed);
             return true;
         }

@@ -215,7 +215,7 @@ impl ReadAhead {
                 run = &run[count..];
             }
         }
-        reader.submit()
+        Ok(reader.submit()?)
     }
 
     /// The iterator reaches the page below `prefix`, which is at `at`: gives the page if it was read ahead. Pages

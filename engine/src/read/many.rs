@@ -62,7 +62,7 @@ pub(crate) fn fetch_pages_with(
     keys: &[Key],
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
-    if db.store.is_all_cached() {
+    if db.is_all_cached() {
         return Ok(());
     }
     let Some(mut used) = readers.take() else { return Ok(()) };
@@ -85,7 +85,7 @@ fn fetch_with_reader(
     keys: &[Key],
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
-    let _guard = db.store.grace_guard();
+    let _guard = db.store.grace.enter();
     let batch = db.store.batch();
     let mut asked = HashSet::new();
     // Waits for one page, and completes all others that have arrived.

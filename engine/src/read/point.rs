@@ -11,7 +11,7 @@ use pleach_core::Key;
 use crate::error::Result;
 use crate::state::NamespaceDb;
 use crate::state::pages::index::{KeyPlace, PageRef};
-use crate::state::pages::overflow;
+use crate::state::values;
 use crate::state::view::View;
 
 /// The result of a lookup of a key.
@@ -24,7 +24,7 @@ pub(crate) enum PointLookup<'a> {
 
 /// The value of a key as of a view. A page that is not cached is read on the calling thread.
 pub(crate) fn value(db: &NamespaceDb, view: &View, key: &Key) -> Result<Option<Value>> {
-    overflow::value(db, view.base, stored(db, view, key)?, true)
+    values::value(db, view.base, stored(db, view, key)?, true)
 }
 
 /// The state of a key as of a view; a long value is not read.
@@ -41,7 +41,7 @@ pub(crate) fn look_up<'a>(db: &'a NamespaceDb, view: &View, key: &Key) -> Result
     if let Some(stored) = view.overlay_value(key) {
         return Ok(PointLookup::Stored(stored));
     }
-    let guard = db.store.grace_guard();
+    let guard = db.store.grace.enter();
     let place = db.index.place_of(key);
     if let Some(stored) = view.undo_value(key)? {
         return Ok(PointLookup::Stored(stored));

@@ -8,7 +8,6 @@ use std::thread::ThreadId;
 
 use parking_lot::Mutex;
 
-use crate::error::Result;
 use crate::state::pages::reader::PageReader;
 use crate::state::pages::run_reader::RunReader;
 
@@ -90,7 +89,10 @@ impl<Q: RingReader> ReaderPool<Q> {
 
 impl<Q: RingReader> PooledReader<Q> {
     /// The reader: a kept one if there was one, else one made now.
-    pub(super) fn get_or_make(&mut self, make: impl FnOnce() -> Result<Q>) -> Result<&mut Q> {
+    pub(super) fn get_or_make(
+        &mut self,
+        make: impl FnOnce() -> pleach_beatree::Result<Q>,
+    ) -> pleach_beatree::Result<&mut Q> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => make()?,

@@ -31,8 +31,8 @@ use super::reader_pool::ReaderPool;
 use crate::error::{Error, Result};
 use crate::state::NamespaceDb;
 use crate::state::pages::index::{PageRef, child_page};
-use crate::state::pages::overflow;
 use crate::state::pages::run_reader::{RunPage, RunReader};
+use crate::state::values;
 use crate::state::view::{View, merge_changes};
 
 /// Pages of a range that are cached like those of single reads. A longer scan reads more than is worth keeping, and
@@ -265,7 +265,7 @@ impl Scan {
         // The cursor is at its end; its memory is used again.
         let mut spare = std::mem::take(&mut end.cursor).changes;
         spare.clear();
-        let guard = db.store.grace_guard();
+        let guard = db.store.grace.enter();
         let captured = db.index.with_region(&key, |region, state| {
             let spare = std::mem::take(&mut spare);
             end.capture(view, region.prefix(), state, &key, spare)
@@ -304,7 +304,7 @@ pub(crate) fn long_value(
     key: &Key,
     stored: Stored,
 ) -> Result<Option<Value>> {
-    let value = overflow::value(db, view.base, stored, false);
+    let value = values::value(db, view.base, stored, false);
     match value {
         // The value has moved by now: it is looked up again.
         Err(_) if db.replica.is_some() => db.run_read(view.base, || point::value(db, view, key)),
@@ -365,7 +365,7 @@ impl ScanSide {
             return Ok(ScanLeaf::Cached(page));
         }
         if keep {
-            return db.store.page(at).map(ScanLeaf::Cached);
+            return Ok(ScanLeaf::Cached(db.store.page(at)?));
         }
         let page = db.store.read_uncached(at)?;
         db.store.accept_uncached(at, page.page(), keep)?;

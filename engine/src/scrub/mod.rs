@@ -242,9 +242,10 @@ impl Scrub<'_> {
         let db = reading.db();
         let (device, file) = (&db.store.device, &db.space.overflow);
         self.report.long_values += 1;
-        let read = |raw: &[u8]| {
+        let read = |raw: &[u8]| -> Result<()> {
             let pieces = read_pieces(device, file, raw);
-            assemble_value(db.hasher, db.store.database, raw, pieces).map(drop)
+            assemble_value(db.hasher, db.store.database, raw, pieces)?;
+            Ok(())
         };
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {

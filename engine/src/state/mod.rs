@@ -10,7 +10,8 @@
 //! | [`order::images`] | superblocks, numbers of flushes and images |
 //! | [`replica`] | of a read-only open: following the writer's log |
 //!
-//! [`pages::overflow`] reads and writes long values, [`pages::long_values`] keeps long values that were read.
+//! [`values`] has long values, which [`pages::overflow`] reads and writes; [`pages::long_values`] keeps those that were
+//! read.
 //!
 //! # Order of locks
 //!
@@ -46,6 +47,7 @@ pub(crate) mod pages;
 pub(crate) mod replica;
 pub(crate) mod tries;
 pub(crate) mod undo;
+pub(crate) mod values;
 pub(crate) mod view;
 
 use std::sync::Arc;
@@ -143,6 +145,11 @@ impl Database {
         }
     }
 
+    /// True when all leaf pages are cached.
+    pub(crate) fn is_all_cached(&self) -> bool {
+        self.store.cache.pages() as u64 >= self.counters.leaf_pages.load(Ordering::Relaxed)
+    }
+
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer.lock().log_end();
@@ -221,7 +228,7 @@ impl Database {
             self.pace.is_room_short.set(found.is_err());
             self.credit.store(if found.is_ok() { credit } else { 0 }, order);
         }
-        found
+        Ok(found?)
     }
 
     /// True while somebody waits until all buffered changes are flushed, and the flush makes progress.
@@ -298,7 +305,14 @@ impl Database {
             metrics.index_bytes += index as u64;
         }
         metrics.node_bytes = self.budget.lines.used();
-        metrics.buffer_bytes += (self.store.buffers.bytes() + sequencer.buffer_bytes()) as u64;
+        let (store, order) = (&self.store, Ordering::Relaxed);
+        metrics.cache_hits = store.counters.hits.load(order);
+        metrics.cache_misses = store.counters.misses.load(order);
+        metrics.page_rereads = store.counters.rereads.load(order);
+        metrics.pages_scanned = store.counters.scanned.load(order);
+        metrics.pages_read_over = store.counters.read_over.load(order);
+        metrics.buffer_bytes = store.in_flight.ring_bytes.load(order);
+        metrics.buffer_bytes += (store.buffers.bytes() + sequencer.buffer_bytes()) as u64;
         metrics.quarantined_pages = self.store.quarantine.list().len() as u64;
         metrics.stalled_tasks = self.pace.beats.stalled_count(self.pace.now());
         metrics

@@ -405,7 +405,7 @@ impl Checker<'_> {
             let pieces = read_pieces(device, &self.overflow, raw);
             let database = self.opened.newest.database;
             let read = assemble_value(self.opened.hasher, database, raw, pieces);
-            if let Err(error) = read {
+            if let Err(error) = read.map_err(pleach::Error::from) {
                 self.finding(format!("{at}: a long value: {error}"));
             }
         }

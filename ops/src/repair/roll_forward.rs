@@ -288,7 +288,7 @@ impl RollForward<'_> {
             let Stored::Overflow(raw) = stored else { continue };
             let value = overflow.clone().map_err(Error::from).and_then(|file| {
                 let pieces = read_pieces(self.damaged, &file, raw);
-                assemble_value(self.db.hasher()?, self.database, raw, pieces)
+                Ok(assemble_value(self.db.hasher()?, self.database, raw, pieces)?)
             });
             match value {
                 Ok(value) => *stored = Stored::from_value(self.db.hasher()?, value),

@@ -178,7 +178,7 @@ fn pairs(
                     let read = overflow.as_ref().map_err(|error| error.clone().into());
                     let read = read.and_then(|file| {
                         let pieces = read_pieces(device, file, &raw);
-                        assemble_value(opened.hasher, database, &raw, pieces)
+                        Ok(assemble_value(opened.hasher, database, &raw, pieces)?)
                     });
                     match read {
                         Ok(value) => value,

@@ -102,7 +102,7 @@ impl Images {
         let lengthen = |name| space.lengthen(name, image_file_bytes(pages));
         match IMAGES.into_iter().try_for_each(lengthen) {
             Ok(()) => {}
-            Err(Error::Full(_)) => return,
+            Err(error) if error.is_full() => return,
             // No write and no sync has failed: nothing is lost but the room.
             Err(error) => tracing::warn!(%error, "no room was kept for the next image"),
         }

@@ -17,6 +17,7 @@ use pleach_io::{Event, Executor};
 use self::beats::{Beats, Task, TaskState};
 use self::foreground::Foreground;
 use crate::error::Error;
+use crate::state::pages::store::PageWaiters;
 
 /// The pace of one open database.
 pub(crate) struct Pace {
@@ -189,6 +190,15 @@ impl Pace {
     /// The states of the background tasks.
     pub(crate) fn tasks(&self) -> Vec<TaskState> {
         self.beats.list(self.now())
+    }
+}
+
+impl PageWaiters for Pace {
+    fn page_released(&self) {
+        self.clear_flush_stuck();
+        // The checkpoint may be waiting for the nodes of this page, or for nodes folded from it.
+        self.set_checkpoint_error(None);
+        self.wake();
     }
 }
 

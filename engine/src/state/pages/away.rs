@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pleach_beatree::region::{AwayRegion, RegionSource};
-use pleach_beatree::{ChildRef, ChildTable, Error as TreeError, PageNo, Region};
+use pleach_beatree::{ChildRef, ChildTable, Error, PageNo, Region};
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::Step;
@@ -22,8 +22,8 @@ use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use super::quarantine::{PageName, Quarantine};
-use crate::error::{Contradiction, Result};
+use super::quarantine::Quarantine;
+use crate::error::Result;
 use crate::state::Database;
 
 /// Regions that the task loads in a step, and the time that a writer's leaves to others first. A reader's begins at once:
@@ -52,7 +52,7 @@ impl ImageRegions {
         [branches, changes]: &mut [ImageReader; 2],
         prefix: &Prefix,
         at: &AwayRegion,
-    ) -> Result<Region> {
+    ) -> Result<Region, Error> {
         let TrieRef { namespace, kind, buffered: stream, .. } = &self.named;
         let branch = branches.read_branch(*namespace, at.page, at.tag, prefix, 1)?;
         let mut children = Vec::with_capacity(branch.entries.len());
@@ -90,21 +90,21 @@ impl RegionSource for ImageRegions {
         let checked = read.and_then(|region| {
             let is_other = at.node.is_some_and(|node| *region.row().own_node() != node);
             let what = "it is another branch than its parent says";
-            if is_other { Err(TreeError::Contents { file, page, what }.into()) } else { Ok(region) }
+            if is_other { Err(Error::Contents { file, page, what }) } else { Ok(region) }
         });
-        let name = PageName { file, page, namespace, prefix: *prefix };
         checked
             .inspect(|_| self.quarantine.note_region(page))
-            .inspect_err(|error| self.quarantine.lose(name, error.clone()))
+            .inspect_err(|error| {
+                self.quarantine.lose(file, page, namespace, *prefix, error.clone());
+            })
             .ok()
     }
 }
 
 /// A leaf page's number as read from a file; an error when it is too large.
-pub(crate) fn leaf_number(page: u64) -> Result<PageNo> {
+pub(crate) fn leaf_number(page: u64) -> Result<PageNo, Error> {
     let what = "it is beyond the largest page number";
-    let bad = |_| Contradiction::Page { file: LEAF_FILE, page, what }.into();
-    PageNo::try_from(page).map_err(bad)
+    PageNo::try_from(page).map_err(|_| Error::Contents { file: LEAF_FILE, page, what })
 }
 
 /// Loads all regions, some at each step, and finds the pages in them that are due.
@@ -165,6 +165,6 @@ impl Database {
     /// When one cannot be read, or could not be before.
     pub(crate) fn load_regions(&self) -> Result<()> {
         RegionLoader::default().load(self, usize::MAX);
-        self.store.quarantine.first_lost().map_or(Ok(()), Err)
+        self.store.quarantine.first_lost().map_or(Ok(()), |error| Err(error.into()))
     }
 }

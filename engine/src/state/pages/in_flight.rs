@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -35,11 +36,13 @@ pub(crate) enum ReadMode {
 
 /// The leaf pages that are being read.
 pub(crate) struct InFlight {
-    runtime: Executor,
+    pub(super) runtime: Executor,
     /// Each page, and whether anybody waits for it.
     pages: Mutex<HashMap<PageNo, bool>>,
     /// Wakes the waiters.
     done: Event,
+    /// Bytes of memory that readers' rings read into.
+    pub(crate) ring_bytes: AtomicU64,
 }
 
 /// The right, and the duty, to read a page.
@@ -53,7 +56,7 @@ pub(crate) struct Claim {
 impl InFlight {
     pub(crate) fn new(runtime: Executor) -> Arc<Self> {
         let done = runtime.event();
-        Arc::new(Self { runtime, pages: Mutex::default(), done })
+        Arc::new(Self { runtime, pages: Mutex::default(), done, ring_bytes: AtomicU64::new(0) })
     }
 
     /// Claims a page for the caller to read; `None` when somebody else reads it already.

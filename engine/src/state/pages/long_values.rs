@@ -20,11 +20,11 @@ const LARGE: usize = 16;
 
 /// The first page of a value's runs, and its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct LongValueId(u64, ValueHash);
+pub(crate) struct LongValueId(u64, ValueHash);
 
 impl LongValueId {
     /// The id of the value that a raw overflow cell names.
-    pub(super) fn of(raw: &[u8]) -> Self {
+    pub(crate) fn of(raw: &[u8]) -> Self {
         let cell = overflow_cell(raw);
         Self(cell.extents().next().map_or(0, |extent| extent.start), cell.value_hash())
     }
@@ -85,7 +85,7 @@ impl LongValues {
         self.cache.read().bytes()
     }
 
-    pub(super) fn get(&self, id: &LongValueId) -> Option<Value> {
+    pub(crate) fn get(&self, id: &LongValueId) -> Option<Value> {
         let kept = self.cache.read();
         let slot = kept.values.get(id)?;
         slot.used.store(true, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl LongValues {
     }
 
     /// Keeps a value that was read and checked, unless it is large. True when it did.
-    pub(super) fn insert(&self, id: LongValueId, value: &Value) -> bool {
+    pub(crate) fn insert(&self, id: LongValueId, value: &Value) -> bool {
         let bytes = value.heap_bytes();
         if bytes > self.limit / LARGE {
             return false;

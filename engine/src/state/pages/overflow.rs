@@ -2,13 +2,13 @@
 //!
 //! A value's pages are stream pages of the overflow file; the cell has its length, its hash and the extents. A writer
 //! syncs the file before anything durable names the value: a commit record for values over 64 KiB, a location record
-//! for shorter ones. A value that was read by its key stays in memory ([`super::long_values`]).
+//! for shorter ones.
 
 use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::{LongValue, overflow_cell};
-use pleach_beatree::{Error as TreeError, Stored, Value};
+use pleach_beatree::{Error, Result, Stored, Value};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, OverflowExtent};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
@@ -16,11 +16,7 @@ use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Disk, File, PageBuf};
 use pleach_journal::format::names::OVERFLOW_FILE;
 
-use super::long_values::LongValueId;
-use super::space::TentativeExtents;
-use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
-use crate::metrics::Counters;
-use crate::state::NamespaceDb;
+use super::store::Store;
 
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
@@ -39,90 +35,37 @@ pub(crate) fn pieces_of(raw: &[u8]) -> impl Iterator<Item = (u64, usize)> + use<
     pieces(overflow_cell(raw).extents())
 }
 
-/// Writes a value (unsynced) and returns the cell that names it.
+/// Writes a value (unsynced) into extents that were allocated for it; returns the cell that names it.
 pub(crate) fn write(
-    db: &NamespaceDb,
-    tentative: &mut TentativeExtents<'_>,
+    store: &Store,
+    file: &File,
+    extents: &[OverflowExtent],
     large: &LongValue,
+    namespace: u8,
     flush: u64,
 ) -> Result<Arc<[u8]>> {
-    let pages = large.bytes.len().div_ceil(stream::PAYLOAD);
-    let extents = db.space.allocate_overflow(pages, tentative)?;
     let mut chunks = large.bytes.chunks(stream::PAYLOAD);
     let mut index = 0u32;
     for (at, count) in pieces(extents.iter().copied()) {
         let mut buf = PageBuf::zeroed(count);
         for page in 0..count {
             let header = StreamHeader {
-                identity: overflow_identity(db.store.database, at + page as u64),
+                identity: overflow_identity(store.database, at + page as u64),
                 flush,
-                namespace: db.namespace,
+                namespace,
                 stream: StreamId::Value,
                 index,
             };
             stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
             index += 1;
         }
-        let written = db.store.device.write_at(&db.space.overflow, &buf, count, page_offset(at));
-        written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
-            // A file system that copies on writing may have no room. Nothing names the extents yet: they are freed.
-            if matches!(error, Error::Full(_)) {
-                return error;
-            }
-            db.poison(&error);
-            error.to_poisoned()
-        })?;
+        let written = store.device.write_at(file, &buf, count, page_offset(at));
+        written.map_err(Error::of_unnamed)?;
     }
     let mut cell = Vec::new();
-    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &extents, &mut cell)
-        .map_err(TreeError::ValueExtents)?;
+    OverflowCell::encode(large.bytes.len() as u64, &large.hash, extents, &mut cell)
+        .map_err(Error::ValueExtents)?;
     Ok(cell.into())
-}
-
-/// The value of a stored state, which was found in a state of commit `base`. Its extents may be freed and written again
-/// once that commit cannot be read any more. With `keep` the value stays in memory.
-pub(crate) fn value(
-    db: &NamespaceDb,
-    base: u64,
-    stored: Stored,
-    keep: bool,
-) -> Result<Option<Value>> {
-    match stored {
-        Stored::Absent => Ok(None),
-        Stored::Inline(value) => Ok(Some(value)),
-        Stored::Long(large) => Ok(Some(large.bytes.clone())),
-        Stored::Overflow(raw) => {
-            db.home.check_current()?;
-            if let Some(value) = db.long_values.get(&LongValueId::of(&raw)) {
-                return Ok(Some(value));
-            }
-            let pieces = read_pieces(&db.store.device, &db.space.overflow, &raw);
-            value_of_pieces(db, base, &raw, keep, pieces)
-        }
-    }
-}
-
-/// As [`value`], from the pieces of a value that is not in memory.
-pub(crate) fn value_of_pieces(
-    db: &NamespaceDb,
-    base: u64,
-    raw: &[u8],
-    keep: bool,
-    pieces: impl Iterator<Item = Result<PageBuf>>,
-) -> Result<Option<Value>> {
-    Counters::add(&db.counters.long_values_read, 1);
-    let value = assemble_value(db.hasher, db.store.database, raw, pieces)
-        .or_else(|error| db.commits.undo.check_readable(base).and(Err(error)))?;
-    if keep && db.long_values.insert(LongValueId::of(raw), &value) {
-        db.fit_cache();
-    }
-    Ok(Some(value))
-}
-
-/// The cell of a value that must be read from the device.
-pub(crate) fn unread_cell<'a>(db: &NamespaceDb, stored: &'a Stored) -> Option<&'a [u8]> {
-    let Stored::Overflow(raw) = stored else { return None };
-    db.long_values.get(&LongValueId::of(raw)).is_none().then_some(raw)
 }
 
 /// Reads pages of the overflow file.
@@ -146,8 +89,8 @@ pub fn assemble_value(
 ) -> Result<Value> {
     let cell = overflow_cell(raw);
     let total = usize::try_from(cell.total_len())
-        .map_err(|_| TreeError::ValueLength { bytes: cell.total_len() })?;
-    let bad = |page, what| Contradiction::Page { file: OVERFLOW_FILE, page, what }.into();
+        .map_err(|_| Error::ValueLength { bytes: cell.total_len() })?;
+    let bad = |page, what| Error::Contents { file: OVERFLOW_FILE, page, what };
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;
     for ((at, count), piece) in pieces_of(raw).zip(pieces) {

@@ -16,11 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::PageNo;
+use pleach_beatree::{Error, PageNo};
 use pleach_core::Prefix;
 use pleach_journal::format::names::LEAF_FILE;
-
-use crate::error::Error;
 
 /// Time between a page's first failure and its first trial.
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -41,26 +39,18 @@ pub struct Quarantined {
     pub namespace: u8,
     /// The prefix of its keys.
     pub prefix: Prefix,
-    /// The last error.
+    /// The last error; `pleach::Error::from` gives its code and advice.
     pub error: Error,
     /// Number of failed attempts.
     pub trials: u32,
 }
 
-/// A page by its file and number, with the namespace and the prefix of its keys.
-#[derive(Clone, Copy)]
-pub(crate) struct PageName {
-    pub(crate) file: &'static str,
-    pub(crate) page: u64,
+/// A leaf page, with the namespace and the prefix of its keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafName {
+    pub(crate) page: PageNo,
     pub(crate) namespace: u8,
     pub(crate) prefix: Prefix,
-}
-
-impl PageName {
-    /// A leaf page.
-    pub(crate) fn leaf(page: PageNo, namespace: u8, prefix: Prefix) -> Self {
-        Self { file: LEAF_FILE, page: page.into(), namespace, prefix }
-    }
 }
 
 /// Why a page is quarantined.
@@ -82,8 +72,8 @@ struct QuarantineEntry {
     on_trial: bool,
 }
 
-/// By file and page number.
-type Pages = BTreeMap<(&'static str, u64), QuarantineEntry>;
+/// Leaf pages.
+type Pages = BTreeMap<PageNo, QuarantineEntry>;
 
 /// The quarantined pages.
 #[derive(Debug, Default)]
@@ -116,24 +106,32 @@ impl Quarantine {
     /// Quarantines a page, or records a failed trial.
     pub(crate) fn insert(
         &self,
-        PageName { file, page, namespace, prefix }: PageName,
+        LeafName { page, namespace, prefix }: LeafName,
         error: Error,
         reason: QuarantineReason,
         now: Duration,
     ) {
         let mut pages = self.pages.lock();
-        let trials = pages.get(&(file, page)).map_or(0, |entry| entry.listed.trials) + 1;
+        let trials = pages.get(&page).map_or(0, |entry| entry.listed.trials) + 1;
         if trials == 1 {
-            tracing::error!(file, page, namespace, ?prefix, %error, "a page is quarantined");
+            tracing::error!(?page, namespace, ?prefix, %error, "a leaf page is quarantined");
         }
-        let listed = Quarantined { file, page, namespace, prefix, error, trials };
+        let (file, number) = (LEAF_FILE, page.into());
+        let listed = Quarantined { file, page: number, namespace, prefix, error, trials };
         let next = now.saturating_add(backoff(trials));
-        pages.insert((file, page), QuarantineEntry { listed, reason, next, on_trial: false });
+        pages.insert(page, QuarantineEntry { listed, reason, next, on_trial: false });
         self.count.store(pages.len() as u64, Ordering::Release);
     }
 
     /// Quarantines the branch page of a region, or records another failure.
-    pub(crate) fn lose(&self, PageName { file, page, namespace, prefix }: PageName, error: Error) {
+    pub(crate) fn lose(
+        &self,
+        file: &'static str,
+        page: u64,
+        namespace: u8,
+        prefix: Prefix,
+        error: Error,
+    ) {
         let mut lost = self.lost.lock();
         if let Some(known) = lost.iter_mut().find(|entry| entry.page == page) {
             (known.error, known.trials) = (error, known.trials + 1);
@@ -161,55 +159,54 @@ impl Quarantine {
     }
 
     /// True when the flush must not use a page. A cached page need not be read, so that it may be unreadable.
-    pub(crate) fn is_barred(&self, file: &'static str, page: u64, is_cached: bool) -> bool {
+    pub(crate) fn is_barred(&self, page: PageNo, is_cached: bool) -> bool {
         let Some(pages) = self.lock_if_any() else { return false };
         let kept = |entry: &QuarantineEntry| {
             !entry.on_trial && (entry.reason == QuarantineReason::Contradicts || !is_cached)
         };
-        pages.get(&(file, page)).is_some_and(kept)
+        pages.get(&page).is_some_and(kept)
     }
 
     /// True when a page is quarantined, be it on trial.
-    pub(crate) fn contains(&self, file: &'static str, page: u64) -> bool {
-        self.lock_if_any().is_some_and(|pages| pages.contains_key(&(file, page)))
+    pub(crate) fn contains(&self, page: PageNo) -> bool {
+        self.lock_if_any().is_some_and(|pages| pages.contains_key(&page))
     }
 
     /// The error of a page that contradicts the index, be it on trial.
-    pub(crate) fn contradicting(&self, file: &'static str, page: u64) -> Option<Error> {
+    pub(crate) fn contradicting(&self, page: PageNo) -> Option<Error> {
         let pages = self.lock_if_any()?;
-        let entry = pages
-            .get(&(file, page))
-            .filter(|entry| entry.reason == QuarantineReason::Contradicts)?;
-        Some(entry.listed.error.clone())
+        let entry = pages.get(&page)?;
+        (entry.reason == QuarantineReason::Contradicts).then(|| entry.listed.error.clone())
     }
 
     /// Notes a good read of a page; returns its namespace and prefix when that releases it.
-    pub(super) fn note_good_read(&self, file: &'static str, page: u64) -> Option<(u8, Prefix)> {
+    pub(super) fn note_good_read(&self, page: PageNo) -> Option<(u8, Prefix)> {
         let mut pages = self.lock_if_any()?;
-        pages.get(&(file, page)).filter(|entry| entry.reason == QuarantineReason::Unreadable)?;
-        let entry = pages.remove(&(file, page))?;
+        pages.get(&page).filter(|entry| entry.reason == QuarantineReason::Unreadable)?;
+        let entry = pages.remove(&page)?;
         self.count.store(pages.len() as u64, Ordering::Release);
         let Quarantined { namespace, prefix, .. } = entry.listed;
-        tracing::info!(file, page, namespace, ?prefix, "a page is back");
+        tracing::info!(?page, namespace, ?prefix, "a page is back");
         Some((namespace, prefix))
     }
 
     /// Removes a page that nothing names any more.
-    pub(crate) fn forget(&self, file: &'static str, page: u64) {
+    pub(crate) fn forget(&self, page: PageNo) {
         if let Some(mut pages) = self.lock_if_any() {
-            pages.remove(&(file, page));
+            pages.remove(&page);
             self.count.store(pages.len() as u64, Ordering::Release);
         }
     }
 
     /// Begins trials of some pages that are due.
-    pub(crate) fn begin_due_trials(&self, now: Duration) -> Vec<(Quarantined, QuarantineReason)> {
+    pub(crate) fn begin_due_trials(&self, now: Duration) -> Vec<(LeafName, QuarantineReason)> {
         let Some(mut pages) = self.lock_if_any() else { return Vec::new() };
-        let due = pages.values_mut().filter(|entry| !entry.on_trial && entry.next <= now);
+        let due = pages.iter_mut().filter(|(_, entry)| !entry.on_trial && entry.next <= now);
         due.take(TRIALS)
-            .map(|entry| {
+            .map(|(page, entry)| {
                 entry.on_trial = entry.reason == QuarantineReason::Contradicts;
-                (entry.listed.clone(), entry.reason)
+                let Quarantined { namespace, prefix, .. } = entry.listed;
+                (LeafName { page: *page, namespace, prefix }, entry.reason)
             })
             .collect()
     }
@@ -236,25 +233,20 @@ impl Quarantine {
         all.extend(self.pages.lock().values().map(|entry| entry.listed.clone()));
         all
     }
-
-    /// The error for callers that wait for these pages alone; `None` when there are none.
-    pub(crate) fn error_for_waiters(&self) -> Option<Error> {
-        let pages = self.list();
-        let first = Box::new(pages.first()?.error.clone());
-        Some(Error::Quarantined { pages: pages.len() as u64, first })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SEVEN: PageNo = PageNo::new(7);
+
     #[test]
     fn a_page_is_tried_after_1_2_4_seconds_and_never_more_than_60_apart() {
         let quarantine = Quarantine::default();
-        let page = PageName { file: LEAF_FILE, page: 7, namespace: 3, prefix: Prefix::ROOT };
+        let page = LeafName { page: SEVEN, namespace: 3, prefix: Prefix::ROOT };
         let fails = |now| {
-            quarantine.insert(page, Error::WouldWait, QuarantineReason::Unreadable, now);
+            quarantine.insert(page, Error::Table, QuarantineReason::Unreadable, now);
         };
         let mut now = Duration::from_secs(100);
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
@@ -267,38 +259,35 @@ mod tests {
                     .is_empty()
             );
             assert_eq!(quarantine.begin_due_trials(due).len(), 1);
-            assert!(
-                quarantine.is_barred(LEAF_FILE, 7, false)
-                    && !quarantine.is_barred(LEAF_FILE, 7, true)
-            );
+            assert!(quarantine.is_barred(SEVEN, false) && !quarantine.is_barred(SEVEN, true));
             now = due;
         }
-        assert_eq!(quarantine.list()[0].trials, 9);
-        assert!(quarantine.error_for_waiters().is_some());
-        assert_eq!(quarantine.note_good_read(LEAF_FILE, 8), None);
-        assert_eq!(quarantine.note_good_read(LEAF_FILE, 7), Some((3, Prefix::ROOT)));
-        assert!(quarantine.len() == 0 && quarantine.error_for_waiters().is_none());
+        let listed = quarantine.list();
+        assert_eq!((listed.len(), listed[0].trials), (1, 9));
+        assert_eq!(quarantine.note_good_read(PageNo::new(8)), None);
+        assert_eq!(quarantine.note_good_read(SEVEN), Some((3, Prefix::ROOT)));
+        assert!(quarantine.len() == 0 && quarantine.list().is_empty());
     }
 
     #[test]
     fn what_contradicts_the_index_is_taken_once_and_not_back_for_a_good_read() {
         let quarantine = Quarantine::default();
         let put = |now| {
-            let page = PageName { file: LEAF_FILE, page: 7, namespace: 3, prefix: Prefix::ROOT };
-            quarantine.insert(page, Error::WouldWait, QuarantineReason::Contradicts, now);
+            let page = LeafName { page: SEVEN, namespace: 3, prefix: Prefix::ROOT };
+            quarantine.insert(page, Error::Table, QuarantineReason::Contradicts, now);
         };
         put(Duration::ZERO);
-        assert_eq!(quarantine.note_good_read(LEAF_FILE, 7), None);
-        assert!(quarantine.is_barred(LEAF_FILE, 7, true));
+        assert_eq!(quarantine.note_good_read(SEVEN), None);
+        assert!(quarantine.is_barred(SEVEN, true));
         assert_eq!(quarantine.begin_due_trials(FIRST_RETRY).len(), 1);
-        assert!(!quarantine.is_barred(LEAF_FILE, 7, true) && quarantine.contains(LEAF_FILE, 7));
+        assert!(!quarantine.is_barred(SEVEN, true) && quarantine.contains(SEVEN));
         assert!(
             quarantine.begin_due_trials(LONGEST_RETRY).is_empty()
                 && quarantine.next_due().is_none()
         );
         put(FIRST_RETRY);
         assert_eq!(quarantine.next_due(), Some(FIRST_RETRY * 3));
-        quarantine.forget(LEAF_FILE, 7);
+        quarantine.forget(SEVEN);
         assert_eq!(quarantine.len(), 0);
     }
 }

@@ -9,7 +9,9 @@
 //! copied into the cache, so the slot is free again at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use pleach_beatree::Result;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::page_no::page_offset;
 use pleach_io::{Completion, PAGE, PagePool, Queue, Request, RequestKind};
@@ -17,8 +19,6 @@ use pleach_io::{Completion, PAGE, PagePool, Queue, Request, RequestKind};
 use super::in_flight::{Claim, InFlight, ReadMode};
 use super::index::PageRef;
 use super::store::Store;
-use crate::error::Result;
-use crate::metrics::Counters;
 
 /// Number of pages after which waiters are woken: a wake-up costs more than a page.
 const NOTIFY_EVERY: usize = 32;
@@ -50,7 +50,6 @@ pub(crate) struct PageReader<T> {
     memory: PagePool,
     mode: ReadMode,
     in_flight: Arc<InFlight>,
-    counters: Arc<Counters>,
     /// Pages done since waiters were last woken.
     unnotified: usize,
     /// True when somebody waits for one of these pages.
@@ -69,8 +68,7 @@ impl<T> PageReader<T> {
         let mut queue = store.device.queue(depth)?;
         let memory = PagePool::new(1, depth);
         queue.register(&memory);
-        let counters = Arc::clone(&store.counters);
-        Counters::add(&counters.buffer_bytes, (depth * PAGE) as u64);
+        store.in_flight.ring_bytes.fetch_add((depth * PAGE) as u64, Ordering::Relaxed);
         Ok(Self {
             queue,
             slots: (0..depth).map(|_| None).collect(),
@@ -78,7 +76,6 @@ impl<T> PageReader<T> {
             memory,
             mode,
             in_flight: Arc::clone(&store.in_flight),
-            counters,
             unnotified: 0,
             awaited: false,
         })
@@ -172,8 +169,8 @@ impl<T> Drop for PageReader<T> {
     fn drop(&mut self) {
         // The caller is gone, so that the results do not matter: a page is read again when it is needed.
         while let Ok(Some(_)) = self.queue.wait() {}
-        let bytes = (self.slots.len() * PAGE).cast_signed();
-        Counters::change(&self.counters.buffer_bytes, -bytes);
+        let bytes = (self.slots.len() * PAGE) as u64;
+        self.in_flight.ring_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.notify_waiters();
     }
 }

@@ -16,12 +16,11 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::PageNo;
+use pleach_beatree::{PageNo, Result};
 use pleach_core::page::Page;
 use pleach_io::{Completion, PageBuf, PagePool, Queue, Request, RequestKind};
 
 use super::store::Store;
-use crate::error::Result;
 
 /// Most pages of one read. From 64 KiB on the cost of a request itself does not matter any more.
 pub(crate) const RUN: usize = 16;

@@ -15,16 +15,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::PageNo;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{
     self, Extension, GrowingFile, Growth, OverflowSpace, OverflowSpaceStats,
 };
+use pleach_beatree::{Error, PageNo, Result};
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::{Disk, File, IoError, OpenMode};
-use pleach_journal::format::position::LogPos;
-
-use crate::error::{Error, NoRoom, Result, full_or};
 
 /// Bytes that ordinary growth leaves free, or a sixteenth of a small file system; at least twelve segments of the log.
 const RESERVE: u64 = 64 << 20;
@@ -81,7 +78,7 @@ pub(crate) struct OverflowMapImage {
 
 /// Overflow extents that only the history names, as recovery finds them: the stamps under which they are retired, each
 /// with the commit from which on no view names them. Both ascend.
-pub(crate) type RetiredExtents = VecDeque<(LogPos, u64)>;
+pub(crate) type RetiredExtents = VecDeque<(u64, u64)>;
 
 /// Bytes that a commit takes on the device, without nodes and without what it frees.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,7 +129,7 @@ impl PageSpace {
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
         let mut pages = self.leaf_map.lock();
-        let extents = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
+        let extents = self.allocate(&mut *pages, &self.leaf, count, 1)?;
         Ok(extents.iter().flat_map(space::LeafExtent::pages).collect())
     }
 
@@ -144,8 +141,7 @@ impl PageSpace {
     ) -> Result<Vec<OverflowExtent>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.overflow_map.lock();
-        let extents =
-            self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
+        let extents = self.allocate(&mut *extents, &self.overflow, count, 1)?;
         // Before the lock is released, so that an image written then has them free.
         self.tentative.lock().extend_from_slice(&extents);
         tentative.own.extend_from_slice(&extents);
@@ -157,8 +153,7 @@ impl PageSpace {
     pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowExtent>> {
         let count = u32::try_from(pages).expect("a few");
         let mut extents = self.overflow_map.lock();
-        let extents =
-            self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
+        let extents = self.allocate(&mut *extents, &self.overflow, count, 2)?;
         self.history.lock().extend(extents.iter().map(|extent| (extent.start, extent.pages)));
         Ok(extents)
     }
@@ -189,7 +184,6 @@ impl PageSpace {
         map: &mut F,
         file: &File,
         count: u32,
-        what: fn(IoError) -> NoRoom,
         of: u64,
     ) -> Result<Vec<F::Extent>> {
         let reserve = |Extension { offset, bytes, growth }| {
@@ -197,9 +191,9 @@ impl PageSpace {
                 let (free, reserve) = self.free_and_reserve()?;
                 check_free(free, reserve / of, bytes)?;
             }
-            self.device.allocate(file, offset, bytes).map_err(full_or(what))
+            self.device.allocate(file, offset, bytes).map_err(Error::of_unnamed)
         };
-        map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
+        map.allocate_growing(count, reserve, Error::is_full)
     }
 
     /// Makes an image's file at least this long. It may use half of the reserve, which is for images, too.
@@ -211,7 +205,7 @@ impl PageSpace {
         }
         let (free, reserve) = self.free_and_reserve()?;
         check_free(free, reserve / 2, bytes - len)?;
-        self.device.allocate(&file, len, bytes - len).map_err(full_or(NoRoom::Image))
+        self.device.allocate(&file, len, bytes - len).map_err(Error::of_unnamed)
     }
 
     /// Refuses `bytes` bytes of ordinary growth that the device has no room for.
@@ -279,10 +273,10 @@ impl PageSpace {
         &self,
         leaves: &[PageNo],
         extents: &[OverflowExtent],
-        stamp: LogPos,
+        stamp: u64,
     ) -> Result<()> {
-        self.leaf_map.lock().retire(leaves, stamp.get())?;
-        Ok(self.overflow_map.lock().retire(extents, stamp.get())?)
+        self.leaf_map.lock().retire(leaves, stamp)?;
+        Ok(self.overflow_map.lock().retire(extents, stamp)?)
     }
 
     /// True while leaf pages are retired and not free yet.
@@ -291,13 +285,13 @@ impl PageSpace {
     }
 
     /// Frees leaf pages that were retired under this stamp and earlier ones.
-    pub(crate) fn release_leaves(&self, stamp: LogPos) {
-        self.leaf_map.lock().release(stamp.get());
+    pub(crate) fn release_leaves(&self, stamp: u64) {
+        self.leaf_map.lock().release(stamp);
     }
 
     /// Frees overflow extents that were retired under this stamp and earlier ones.
-    pub(crate) fn release_extents(&self, stamp: LogPos) {
-        self.overflow_map.lock().release(stamp.get());
+    pub(crate) fn release_extents(&self, stamp: u64) {
+        self.overflow_map.lock().release(stamp);
     }
 
     /// Figures of the overflow file.
@@ -310,7 +304,7 @@ impl PageSpace {
     /// device short of room, the map loses its free end; the file itself follows with [`Self::shrink`].
     pub(crate) fn overflow_map_image(
         &self,
-        up_to: LogPos,
+        up_to: u64,
         is_short: bool,
     ) -> Result<OverflowMapImage> {
         // Cloned under both locks: an extent is in the clone and tentative, or in neither.
@@ -327,7 +321,7 @@ impl PageSpace {
             extents.mark_free(extent)?;
         }
         let mut bytes = Vec::new();
-        extents.encode(up_to.get(), &mut bytes);
+        extents.encode(up_to, &mut bytes);
         Ok(OverflowMapImage { bytes, peak })
     }
 
@@ -481,5 +475,5 @@ fn check_free(free: u64, reserve: u64, wanted: u64) -> Result<()> {
     if free >= reserve.saturating_add(wanted) {
         return Ok(());
     }
-    Err(NoRoom::Reserve { free, reserve, wanted }.into())
+    Err(Error::Reserve { free, reserve, wanted })
 }

@@ -1,6 +1,6 @@
 //! Leaf pages: read, checked, cached, and quarantined when they cannot be used.
 //!
-//! A lookup of a page holds a grace guard ([`Store::grace_guard`]): pages that the index named at its start stay where
+//! A lookup of a page holds a grace guard ([`Grace::enter`]): pages that the index named at its start stay where
 //! they are until the guard is dropped.
 //!
 //! Invariants:
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
-use pleach_beatree::grace::{Grace, GraceGuard, GracePeriod};
-use pleach_beatree::{PageNo, RegionState, Stored};
+use pleach_beatree::grace::Grace;
+use pleach_beatree::{Error, PageNo, RegionState, Result, Stored};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
@@ -22,10 +22,7 @@ use pleach_journal::format::names::LEAF_FILE;
 
 use super::in_flight::{InFlight, ReadMode};
 use super::index::{PageRef, child_page};
-use super::quarantine::{PageName, Quarantine, QuarantineReason};
-use crate::error::{Error, Result};
-use crate::metrics::Counters;
-use crate::state::pace::Pace;
+use super::quarantine::{LeafName, Quarantine, QuarantineReason};
 
 /// The leaf pages of one open database.
 pub(crate) struct Store {
@@ -39,16 +36,37 @@ pub(crate) struct Store {
     pub(crate) cache: Cache,
     /// Memory of pages that are being read.
     pub(crate) buffers: Buffers,
-    grace: Grace,
+    /// Keeps pages that the index names from a guard's start on where they are until it is dropped.
+    pub(crate) grace: Grace,
     /// Pages that are being read.
     pub(crate) in_flight: Arc<InFlight>,
     /// The commit that the batch under way will make.
     batch: AtomicU64,
     /// Quarantined pages.
     pub(crate) quarantine: Arc<Quarantine>,
-    pace: Arc<Pace>,
-    /// Counters of the database's work and memory.
-    pub(crate) counters: Arc<Counters>,
+    waiters: Arc<dyn PageWaiters>,
+    pub(crate) counters: PageCounters,
+}
+
+/// Running counters of pages; relaxed, they order nothing.
+#[derive(Debug, Default)]
+pub(crate) struct PageCounters {
+    /// Found in the cache.
+    pub(crate) hits: AtomicU64,
+    /// Read because they were not cached.
+    pub(crate) misses: AtomicU64,
+    /// Read again within one batch.
+    pub(crate) rereads: AtomicU64,
+    /// Read by iterators, past the cache.
+    pub(crate) scanned: AtomicU64,
+    /// Read because they lie between wanted pages.
+    pub(crate) read_over: AtomicU64,
+}
+
+/// Who waits for quarantined pages.
+pub(crate) trait PageWaiters: Send + Sync {
+    /// A page can be used again, or is not needed any more.
+    fn page_released(&self);
 }
 
 /// The parts of a store.
@@ -61,39 +79,25 @@ pub(crate) struct StoreParts {
     pub(crate) cache: usize,
     /// Bytes of page buffers that are kept for reuse.
     pub(crate) buffers: usize,
-    pub(crate) pace: Arc<Pace>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) waiters: Arc<dyn PageWaiters>,
     pub(crate) quarantine: Arc<Quarantine>,
 }
 
 impl Store {
     pub(crate) fn new(parts: StoreParts) -> Self {
-        let StoreParts { device, runtime, database, leaf_file, cache, buffers, .. } = parts;
-        let StoreParts { pace, counters, quarantine, .. } = parts;
         Self {
-            device,
-            database,
-            leaf_file,
-            cache: Cache::new(cache),
-            buffers: Buffers::new(buffers),
+            device: parts.device,
+            database: parts.database,
+            leaf_file: parts.leaf_file,
+            cache: Cache::new(parts.cache),
+            buffers: Buffers::new(parts.buffers),
             grace: Grace::new(),
-            in_flight: InFlight::new(runtime),
+            in_flight: InFlight::new(parts.runtime),
             batch: AtomicU64::new(0),
-            quarantine,
-            pace,
-            counters,
+            quarantine: parts.quarantine,
+            waiters: parts.waiters,
+            counters: PageCounters::default(),
         }
-    }
-
-    /// Keeps pages that the index names from here on where they are until the guard is dropped.
-    #[inline]
-    pub(crate) fn grace_guard(&self) -> GraceGuard<'_> {
-        self.grace.enter()
-    }
-
-    /// A period that ends when all guards that live now are dropped.
-    pub(crate) fn grace_period(&self) -> GracePeriod {
-        self.grace.start_period()
     }
 
     /// Begins the batch that makes this commit: pages that it reads stay cached until the next one.
@@ -108,11 +112,6 @@ impl Store {
         self.batch.load(Ordering::Relaxed)
     }
 
-    /// True when all leaf pages are cached.
-    pub(crate) fn is_all_cached(&self) -> bool {
-        self.cache.pages() as u64 >= self.counters.leaf_pages.load(Ordering::Relaxed)
-    }
-
     /// Identity that the leaf page of this number must have.
     pub(crate) fn leaf_identity(&self, page: PageNo) -> Identity {
         Identity { kind: FileKind::Leaf, page_no: u64::from(page), db_id: self.database }
@@ -123,12 +122,8 @@ impl Store {
         self.read_page(at, ReadMode::Keys)
     }
 
-    /// The same for the flush: see [`Self::admit`].
-    pub(crate) fn page_for_flush(&self, at: PageRef) -> Result<Arc<CachedPage>> {
-        self.read_page(at, ReadMode::Flush)
-    }
-
-    fn read_page(&self, at: PageRef, mode: ReadMode) -> Result<Arc<CachedPage>> {
+    /// The same for another purpose: see [`Self::admit`].
+    pub(crate) fn read_page(&self, at: PageRef, mode: ReadMode) -> Result<Arc<CachedPage>> {
         if let Some(page) = self.cached(at, mode) {
             return Ok(page);
         }
@@ -161,22 +156,28 @@ impl Store {
     /// Counts a read of a page.
     pub(crate) fn count_miss(&self, mode: ReadMode) {
         let counter = match mode {
-            ReadMode::Keys | ReadMode::Announced => &self.counters.cache_misses,
-            ReadMode::Flush => &self.counters.page_rereads,
+            ReadMode::Keys | ReadMode::Announced => &self.counters.misses,
+            ReadMode::Flush => &self.counters.rereads,
         };
-        Counters::add(counter, 1);
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts pages that were found in the cache.
+    #[inline]
+    pub(crate) fn count_hits(&self, pages: u64) {
+        self.counters.hits.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Counts pages read for an iterator alone, and pages read in the gaps between them.
     pub(crate) fn count_scanned(&self, pages: u64, between: u64) {
-        Counters::add(&self.counters.pages_scanned, pages);
-        Counters::add(&self.counters.pages_read_over, between);
+        self.counters.scanned.fetch_add(pages, Ordering::Relaxed);
+        self.counters.read_over.fetch_add(between, Ordering::Relaxed);
     }
 
     fn cached(&self, at: PageRef, mode: ReadMode) -> Option<Arc<CachedPage>> {
         let page = self.cache.get(at.page, at.tag)?;
         if mode == ReadMode::Keys {
-            Counters::add(&self.counters.cache_hits, 1);
+            self.count_hits(1);
         }
         Some(page)
     }
@@ -186,7 +187,7 @@ impl Store {
     pub(crate) fn cached_state(&self, at: PageRef, key: &Key) -> Option<Stored> {
         let found = self.cache.stored(at.page, at.tag, self.batch(), key);
         if found.is_some() {
-            Counters::add(&self.counters.cache_hits, 1);
+            self.count_hits(1);
         }
         found
     }
@@ -212,7 +213,7 @@ impl Store {
         let page = self.cache.insert(at.page, at.tag, buf.page(0), until);
         // The flush quarantines the page before it removes it from the cache, so one of the two sees the other.
         self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
-        self.note_good_read(LEAF_FILE, u64::from(at.page));
+        self.note_good_read(at.page);
         Ok(page)
     }
 
@@ -235,19 +236,19 @@ impl Store {
             self.cache.insert(at.page, at.tag, page, NO_BATCH);
             self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
         }
-        self.note_good_read(LEAF_FILE, u64::from(at.page));
+        self.note_good_read(at.page);
         Ok(())
     }
 
     /// A page, if it is cached. Does not count as a use.
     pub(crate) fn peek(&self, at: PageRef) -> Option<Arc<CachedPage>> {
         let page = self.cache.peek(at.page, at.tag)?;
-        Counters::add(&self.counters.cache_hits, 1);
+        self.count_hits(1);
         Some(page)
     }
 
     fn refuse_contradicting(&self, page: PageNo) -> Result<()> {
-        self.quarantine.contradicting(LEAF_FILE, u64::from(page)).map_or(Ok(()), Err)
+        self.quarantine.contradicting(page).map_or(Ok(()), Err)
     }
 
     /// Checks a page that was read.
@@ -264,32 +265,27 @@ impl Store {
     }
 
     /// Quarantines a page that the background could not use.
-    pub(crate) fn quarantine_page(&self, page: PageName, error: Error, reason: QuarantineReason) {
-        self.quarantine.insert(page, error, reason, self.pace.now());
+    pub(crate) fn quarantine_page(&self, page: LeafName, error: Error, reason: QuarantineReason) {
+        self.quarantine.insert(page, error, reason, self.in_flight.runtime.now());
     }
 
     /// Notes a good read of a page: if it was quarantined, it is released, and flushed with the next round.
-    pub(crate) fn note_good_read(&self, file: &'static str, page: u64) {
-        if let Some((namespace, prefix)) = self.quarantine.note_good_read(file, page) {
-            self.release_from_quarantine(file, namespace, prefix);
+    pub(crate) fn note_good_read(&self, page: PageNo) {
+        if let Some((namespace, prefix)) = self.quarantine.note_good_read(page) {
+            self.release_from_quarantine(namespace, prefix);
         }
     }
 
     /// Releases a quarantined page, which can be tried again or is not needed any more.
-    pub(crate) fn release_from_quarantine(&self, file: &str, namespace: u8, prefix: Prefix) {
-        if file == LEAF_FILE {
-            self.quarantine.release(namespace, prefix);
-        }
-        self.pace.clear_flush_stuck();
-        // The checkpoint may be waiting for the nodes of this page, or for nodes folded from it.
-        self.pace.set_checkpoint_error(None);
-        self.pace.wake();
+    pub(crate) fn release_from_quarantine(&self, namespace: u8, prefix: Prefix) {
+        self.quarantine.release(namespace, prefix);
+        self.waiters.page_released();
     }
 
     /// True when a region's leaf page is quarantined.
     pub(crate) fn is_page_quarantined(&self, state: &RegionState, child: usize) -> bool {
         let Some(at) = child_page(state, child) else { return false };
-        let keeps = |at_hand| self.quarantine.is_barred(LEAF_FILE, u64::from(at.page), at_hand);
+        let keeps = |at_hand| self.quarantine.is_barred(at.page, at_hand);
         at.page.is_lost() || keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())
     }
 }
