@@ -23,11 +23,12 @@
 //! * A **treelet** ([`treelet`]) has the known nodes inside a page as of one commit. It saves a fold
 //!   ([`leaf_fold`]) most of its hashing.
 //! * The **index** ([`index`]) finds the region of a key. Regions that grow too large are split
-//!   ([`split_regions`]), which makes a new index.
+//!   ([`split_regions`]), which makes a new list of them.
 //! * The **space** ([`space`]) allocates pages of the leaf file and extents of the overflow file, and knows when retired
 //!   ones are free.
 //! * A **grace period** ([`grace`]) is over when no reader is left who could have looked a page up before it was
 //!   replaced.
+//! * The **pages** of the files ([`pages`]) are read, checked, kept and quarantined by a store.
 //! * The **cache** ([`cache`]) keeps leaf pages within a budget of bytes; memory that is needed again and again comes
 //!   from a pool ([`recycle`]).
 //! * A whole tree is built from unsorted pairs by [`load`].
@@ -38,7 +39,7 @@
 //! 2. Under its lock, [`RegionState::buffered_change`] gives the newest committed change, if a page does not
 //!    have it yet: that is the answer.
 //! 3. Else [`ChildTable::find`] gives the leaf page's number and tag.
-//! 4. [`cache::Cache::get`] gives the page. On a miss the engine reads it, inside of a
+//! 4. [`cache::Cache::get`] gives the page. On a miss [`pages::store::Store::page`] reads it, inside of a
 //!    [`grace::GraceGuard`] that was taken before step 1, so that nobody writes over it meanwhile.
 //! 5. [`cache::CachedPage::get`] gives the value.
 //!
@@ -101,6 +102,7 @@ pub mod load;
 pub mod lock_order;
 pub mod page_no;
 pub mod page_plan;
+pub mod pages;
 pub mod recycle;
 pub mod region;
 pub mod space;
@@ -111,7 +113,7 @@ pub mod value;
 
 pub use children::{ChildRef, ChildTable};
 pub use error::{Error, Result};
-pub use index::RegionIndex;
+pub use index::regions::RegionIndex;
 pub use page_no::PageNo;
 pub use region::{Region, RegionState};
 pub use stored::Stored;

@@ -1,8 +1,8 @@
 //! The order of locks, asserted in debug builds. In release builds a lock with a rank is the lock alone.
 //!
 //! Each lock is made by its [`Rank`]. A thread that holds a lock waits only for locks of higher rank, so that no two
-//! threads can wait for each other. What is taken without waiting may be of any rank. This crate has the locks of a
-//! region ([`REGION`]) and of a cache shard; the engine's table has all ranks.
+//! threads can wait for each other. What is taken without waiting may be of any rank. This crate has the ranks of its own
+//! locks; the engine's table has all.
 //!
 //! Debug builds also count how often the locks of each rank are waited for, and how often another thread had them
 //! ([`counts`]).
@@ -18,6 +18,10 @@
 //! let second = two.read();
 //! assert_eq!(*first + *second, 3);
 //! ```
+
+/// Held while regions or their layouts are replaced. A commit that was overtaken too often holds the structure of all
+/// trees, in the order of their namespaces.
+pub const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
 
 /// A region's state.
 pub const REGION: Rank = Rank::new(7, "a region").repeatable();

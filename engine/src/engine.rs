@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pleach_beatree::pages::run_reader::RunReader;
 use pleach_io::TaskHandle;
 
 use crate::error::{Error, NoRoom, Result};
@@ -12,7 +13,6 @@ use crate::metrics::Metrics;
 use crate::prefetch::requests::PrefetchState;
 use crate::read::reader_pool::{PageReaderPool, ReaderPool};
 use crate::state::NamespaceDb;
-use crate::state::pages::run_reader::RunReader;
 
 /// An open database.
 pub(crate) struct Engine {

@@ -258,8 +258,8 @@ pub mod status {
     pub use crate::opening::{LostHistory, Note, Opening};
     pub use crate::phase::Phase;
     pub use crate::state::pace::beats::TaskState;
-    pub use crate::state::pages::quarantine::Quarantined;
     pub use crate::state::undo::pins::Pin;
+    pub use pleach_beatree::pages::quarantine::Quarantined;
 }
 
 /// Types in the variants of [`Error`] that callers may match on. All other fields of variants are causes for display
@@ -303,10 +303,10 @@ pub mod internals {
 
     pub mod state {
         pub use crate::scrub::bad_page::page_of_value;
-        pub use crate::state::pages::overflow::{assemble_value, extents, read_pieces};
         pub use crate::state::undo::Undo;
         pub use crate::state::undo::replaced::stored;
         pub use crate::state::view::merge_changes;
+        pub use pleach_beatree::pages::overflow::{assemble_value, extents, read_pieces};
     }
 }
 

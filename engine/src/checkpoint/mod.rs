@@ -14,6 +14,7 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_beatree::pages::quarantine::backoff;
 use pleach_io::Step;
 use pleach_journal::format::position::LogPos;
 
@@ -21,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pace::beats::{IDLE, Task};
-use crate::state::pages::quarantine::backoff;
 pub(crate) use image::first_image;
 use pleach_history::DiskMerge;
 pub(crate) use write::{BackupImage, checkpoint, write_backup_image};

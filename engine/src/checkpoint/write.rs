@@ -16,6 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_beatree::pages::space::OverflowMapImage;
 use pleach_beatree::space::MAX_PAGES;
 use pleach_core::Key;
 use pleach_core::page::branch::BranchEntry;
@@ -37,7 +38,6 @@ use crate::state::commits::CommitState;
 use crate::state::history::ImageHistory;
 use crate::state::order::images::{ImageGuard, NUMBERS_FOR_CLOSE};
 use crate::state::pace::beats::{IDLE, Task};
-use crate::state::pages::space::OverflowMapImage;
 use crate::state::tries::Trie;
 use pleach_history::DiskRun;
 

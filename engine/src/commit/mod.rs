@@ -35,6 +35,7 @@ mod ticket;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
+use pleach_beatree::pages::space::TentativeExtents;
 use pleach_journal::format::commit_body::EntryKind;
 use pleach_journal::format::trie_kind::TrieKind;
 
@@ -46,7 +47,6 @@ use crate::observe::{COMMIT, STALL};
 use crate::options::Durability;
 use crate::phase::Phase;
 use crate::read::point;
-use crate::state::pages::space::TentativeExtents;
 use crate::state::tries::Trie;
 use crate::state::undo::changes::{ChangeList, Changes};
 use crate::state::undo::replaced::NamespaceUndo;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pleach_beatree::Stored;
 use pleach_beatree::page_no::page_offset;
+use pleach_beatree::pages::space::SpaceDemand;
 use pleach_core::page::stream::PAYLOAD;
 
 use super::is_written_before_record;
@@ -12,7 +13,6 @@ use crate::error::{Error, NoRoom, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::metrics::Counters;
 use crate::state::NamespaceDb;
-use crate::state::pages::space::SpaceDemand;
 
 /// The longest time that a commit waits for room on the device.
 pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(10);

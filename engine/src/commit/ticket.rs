@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
+use pleach_beatree::pages::space::TentativeExtents;
 use pleach_core::TERMINATOR;
 use pleach_journal::format::commit_body::{
     EntryKind, LoggedValue, NamespacePart, Section, UndoHeader, commit_record,
@@ -24,7 +25,6 @@ use crate::state::NamespaceDb;
 use crate::state::history::PriorCommit;
 use crate::state::order::sequencer::SequencerState;
 use crate::state::overlays::LayerCommit;
-use crate::state::pages::space::TentativeExtents;
 use crate::state::undo::replaced::ReplacedNodes;
 
 /// Attempts to get a ticket before flushes that change a layout are held off.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use pleach_beatree::Value;
+use pleach_beatree::pages::quarantine::Quarantined;
 use pleach_core::proof::ChangeProof;
 use pleach_core::{Hasher, Key, Node};
 use pleach_history::ChangingCommits;
@@ -36,7 +37,6 @@ use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};
 use crate::state::commits::CommitState;
 use crate::state::pace::beats::TaskState;
-use crate::state::pages::quarantine::Quarantined;
 use crate::state::undo::Undo;
 use crate::state::undo::pins::Pin;
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+use pleach_beatree::pages::quarantine::Quarantined;
 use pleach_io::{DeviceInfo, ProcessTag, TaskHandle};
 
 use crate::checkpoint::checkpoint;
@@ -23,7 +24,6 @@ use crate::open::{OpenedEngine, open_replica};
 use crate::opening::Opening;
 use crate::state::commits::CommitState;
 use crate::state::pace::beats::TaskState;
-use crate::state::pages::quarantine::Quarantined;
 
 /// The database of all clones.
 pub(crate) struct Owner {

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::index::{PageRef, child_page};
 use pleach_beatree::leaf_fold::{KeyAccess, KeyState};
 use pleach_beatree::region::{PartNodes, count_change, count_commit};
 use pleach_beatree::{Region, RegionState};
@@ -21,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
 use crate::state::pace::budget::FlushPolicy;
-use crate::state::pages::index::{PageRef, child_page};
 use crate::state::undo::past_node::PastNode;
 use crate::state::view::{View, merge_changes};
 

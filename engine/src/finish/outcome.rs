@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::index::PageRef;
 use pleach_beatree::recycle::Recycle;
 use pleach_beatree::region::PartNodes;
 use pleach_core::fold::{Columns, Occupancy};
@@ -16,7 +17,6 @@ use pleach_core::{Node, Prefix};
 pub(crate) use super::emit::Fragment;
 use super::witness::Witness;
 use crate::roots::Roots;
-use crate::state::pages::index::PageRef;
 use crate::state::undo::changes::{ChangeList, KeyUpdate};
 
 /// The result of a finish in one namespace.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use pleach_beatree::index::PageRef;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::Key;
 
@@ -20,7 +21,6 @@ use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
 use crate::read::reader_pool::PageReaderPool;
 use crate::state::NamespaceDb;
-use crate::state::pages::index::PageRef;
 use crate::state::undo::changes::KeyUpdate;
 use crate::state::view::{RootedView, View};
 

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::cache::{LookupStep, NO_BATCH};
+use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::reader::{LoadedPage, PageReader, Submission};
 use pleach_beatree::recycle::RecyclePool;
 use pleach_core::Hasher;
 
@@ -18,8 +20,6 @@ use super::scratch::FoldScratch;
 use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::NamespaceDb;
-use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::reader::{LoadedPage, PageReader, Submission};
 
 /// Batches of up to this many accesses are folded on the calling thread, which costs less than waking workers.
 pub(super) const INLINE: usize = 128;

@@ -5,11 +5,11 @@
 //! is read: a page that contradicts the index is never cached, and only a flush releases it.
 
 use pleach_beatree::cache::NO_BATCH;
+use pleach_beatree::index::child_page;
 use pleach_core::Prefix;
 
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
-use crate::state::pages::index::child_page;
 
 /// Takes up to `limit` due pages of a trie, without those that were written or evicted since they became due.
 pub(super) fn take_still_due(trie: &NamespaceDb, limit: usize, least: u8) -> Vec<Prefix> {

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pleach_beatree::pages::space::RetiredExtents;
 use pleach_journal::format::position::LogPos;
 
 use super::publish::RetiredBatch;
 use crate::error::Result;
 use crate::state::NamespaceDb;
 use crate::state::pace::beats::Task;
-use crate::state::pages::space::RetiredExtents;
 
 /// A location record waits this long for a commit that syncs it.
 pub(super) const SYNC_AFTER: Duration = Duration::from_millis(100);

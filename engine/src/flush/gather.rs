@@ -6,7 +6,12 @@
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::index::{PageRef, child_page};
 use pleach_beatree::page_plan::{STORED_LEVELS, filled};
+use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::overflow;
+use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
+use pleach_beatree::pages::reader::{LoadedPage, PageReader, Submission};
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::Prefix;
 use pleach_core::page::leaf;
@@ -18,11 +23,6 @@ use super::round::Round;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
-use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::index::{PageRef, child_page};
-use crate::state::pages::overflow;
-use crate::state::pages::quarantine::{LeafName, QuarantineReason};
-use crate::state::pages::reader::{LoadedPage, PageReader, Submission};
 
 /// Pages read, or runs written, at once.
 pub(super) const DEPTH: usize = 64;

@@ -54,6 +54,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_beatree::pages::quarantine::backoff;
 use pleach_core::Prefix;
 use pleach_io::Step;
 
@@ -63,7 +64,6 @@ use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pace::foreground::Patience;
-use crate::state::pages::quarantine::backoff;
 use crate::state::tries::Trie;
 use choose::fullest_pages;
 use due::{sorted_prefixes, take_still_due};

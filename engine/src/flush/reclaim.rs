@@ -14,6 +14,11 @@
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::index::{PageRef, child_page};
+use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::overflow;
+use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
+use pleach_beatree::pages::reader::PageReader;
 use pleach_beatree::region::Relocation;
 use pleach_beatree::{ChildRef, PageNo, Region};
 use pleach_core::page::leaf::Cell;
@@ -27,11 +32,6 @@ use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::state::NamespaceDb;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
-use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::index::{PageRef, child_page};
-use crate::state::pages::overflow;
-use crate::state::pages::quarantine::{LeafName, QuarantineReason};
-use crate::state::pages::reader::PageReader;
 
 /// Most regions that one record reclaims, and most leaf pages, unless the first region has more.
 const REGIONS: usize = 256;

@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::page_plan::{PageStamp, STORED_LEVELS};
+use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
+use pleach_beatree::pages::space::TentativeExtents;
 use pleach_beatree::stored::overflow_cell;
 use pleach_beatree::{Error as TreeError, PageNo, Stored};
 use pleach_core::Prefix;
@@ -31,8 +33,6 @@ use super::rewrite::Rewrite;
 use crate::error::{NoRoom, Result, full_or};
 use crate::metrics::Counters;
 use crate::state::NamespaceDb;
-use crate::state::pages::quarantine::{LeafName, QuarantineReason};
-use crate::state::pages::space::TentativeExtents;
 use crate::state::values;
 
 /// Pages filled to at most this percentage may merge with a sibling: half of what two that merge may fill.

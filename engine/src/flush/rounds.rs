@@ -12,6 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::reader::PageReader;
 use pleach_core::Prefix;
 use pleach_core::fold::Folder;
 use pleach_io::{Executor, Queue};
@@ -22,8 +24,6 @@ use super::round::Round;
 use super::tidy::Tidy;
 use crate::error::{Error, Result};
 use crate::state::NamespaceDb;
-use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::reader::PageReader;
 
 /// Most rounds at once: the device has enough to do then.
 const MOST: usize = 4;

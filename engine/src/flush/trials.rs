@@ -2,11 +2,11 @@
 //!
 //! Called by the flush task before it gathers, so that a released page is part of the next round.
 
+use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
 use pleach_beatree::{PageNo, Result};
 use pleach_core::Prefix;
 
 use crate::state::NamespaceDb;
-use crate::state::pages::quarantine::{LeafName, QuarantineReason};
 
 /// Tries some of the quarantined pages that are due.
 pub(super) fn try_quarantined(db: &NamespaceDb) {

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use pleach_beatree::Value;
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::index::PageRef;
+use pleach_beatree::pages::overflow;
 use pleach_core::prefix::common_len;
 use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::range::key_before;
@@ -32,8 +34,6 @@ use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
 use crate::roots::TrieRoot;
 use crate::state::NamespaceDb;
-use crate::state::pages::index::PageRef;
-use crate::state::pages::overflow;
 use crate::state::values;
 use crate::state::view::{RootedView, View};
 

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use pleach_beatree::index::Index;
+use pleach_beatree::pages::long_values::LongValues;
+use pleach_beatree::pages::space::{PageSpace, SpaceParts};
+use pleach_beatree::pages::store::{Store, StoreParts};
 use pleach_io::{Disk, Executor, OpenMode, ProcessTag, TaskHandle};
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_journal::log::LogWriter;
@@ -13,16 +17,12 @@ use crate::error::Result;
 use crate::metrics::{Counters, Origin};
 use crate::opening::Opening;
 use crate::options::Options;
+use crate::state::away::RegionLoader;
 use crate::state::commits::Commits;
 use crate::state::order::images::Images;
 use crate::state::order::sequencer::Sequencer;
 use crate::state::pace::Pace;
 use crate::state::pace::budget::Budget;
-use crate::state::pages::away::RegionLoader;
-use crate::state::pages::index::Index;
-use crate::state::pages::long_values::LongValues;
-use crate::state::pages::space::{PageSpace, SpaceParts};
-use crate::state::pages::store::{Store, StoreParts};
 use crate::state::replica::Replica;
 use crate::state::tries::{Trie, Tries};
 use crate::state::{Database, NamespaceDb, PanicGuard};

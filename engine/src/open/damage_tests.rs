@@ -807,7 +807,7 @@ fn a_check_finds_pages_that_two_values_name_and_pages_that_none_names() {
     let mut state = index.region(&id(1)).write();
     let [mut one, two] = [1, 2].map(|at| state.buffered_change(&id(at)).expect("put").clone());
     let pages = [&one, &two].map(|change| {
-        let run = crate::state::pages::overflow::extents(&change.stored)[0];
+        let run = pleach_beatree::pages::overflow::extents(&change.stored)[0];
         format!("pages {} to {} of overflow", run.start, run.start + u64::from(run.pages))
     });
     one.stored = two.stored.clone();

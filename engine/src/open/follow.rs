@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::Region;
+use pleach_beatree::index::Index;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, Executor, OpenMode};
 use pleach_journal::format::image::ImageReader;
@@ -29,7 +30,6 @@ use crate::metrics::Counters;
 use crate::options::{HistoryLimits, Options};
 use crate::prefetch::requests::PrefetchState;
 use crate::state::Database;
-use crate::state::pages::index::Index;
 use crate::state::replica::{Replica, ReplicaSource};
 use crate::state::tries::Trie;
 use pleach_history::{DiskRun, RunDescriptor};

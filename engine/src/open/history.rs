@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
+use pleach_beatree::pages::overflow;
+use pleach_beatree::pages::space::RetiredExtents;
 use pleach_beatree::space::OverflowSpace;
 use pleach_core::Hasher;
 use pleach_core::page::overflow::OverflowExtent;
@@ -32,8 +34,6 @@ use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::CommitState;
 use crate::state::history::ImageHistory;
 use crate::state::history::PriorCommit;
-use crate::state::pages::overflow;
-use crate::state::pages::space::RetiredExtents;
 use crate::state::undo::Undo;
 use crate::state::undo::replaced::record_undo;
 use pleach_history::{DiskRun, RunFile};

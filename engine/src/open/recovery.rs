@@ -18,6 +18,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
+use pleach_beatree::pages::overflow;
+use pleach_beatree::pages::quarantine::Quarantine;
 use pleach_beatree::region::Relocation;
 use pleach_beatree::space::{OverflowSpace, SpaceError};
 use pleach_beatree::{ChildRef, Error as TreeError, PageNo};
@@ -44,11 +46,9 @@ use crate::digest;
 use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
+use crate::state::away::leaf_number;
 use crate::state::commits::CommitState;
 use crate::state::history::ImageHistory;
-use crate::state::pages::away::leaf_number;
-use crate::state::pages::overflow;
-use crate::state::pages::quarantine::Quarantine;
 use crate::state::undo::replaced::stored;
 use pleach_history::{DiskRun, RunDescriptor, RunFile};
 

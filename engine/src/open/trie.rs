@@ -6,6 +6,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_beatree::pages::overflow;
+use pleach_beatree::pages::quarantine::Quarantine;
 use pleach_beatree::region::{AwayRegion, NewNodes, RegionCommit, RegionSource, Relocation};
 use pleach_beatree::split_regions::{RegionPair, join_held, split_regions};
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState, Stored};
@@ -22,9 +24,7 @@ use pleach_journal::format::table::{TrieRef, TrieSums};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Contradiction, Result};
-use crate::state::pages::away::ImageRegions;
-use crate::state::pages::overflow;
-use crate::state::pages::quarantine::Quarantine;
+use crate::state::away::ImageRegions;
 use crate::state::tries::empty_region;
 
 /// Pages of an image that are read at once.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::cache::{CachedPage, LookupStep};
+use pleach_beatree::index::{PageRef, child_page};
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 
@@ -14,7 +15,6 @@ use super::requests::{MissingItem, PageRequestPurpose, PrefetchRequest, Prefetch
 use super::value_cache::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
-use crate::state::pages::index::{PageRef, child_page};
 use crate::state::view::View;
 
 /// The progress of a key's lookup.

@@ -12,13 +12,13 @@ use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::index::PageRef;
 use pleach_core::Key;
 use pleach_io::{Event, Executor, PageBuf};
 
 use super::value_cache::ValueCache;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
-use crate::state::pages::index::PageRef;
 
 /// Where all pages are in memory, fewer keys are not looked up ahead: a read finds one as soon by itself.
 const FEW: usize = 8;

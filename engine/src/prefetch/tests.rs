@@ -1,13 +1,13 @@
 //! What the prefetch task leaves behind.
 
 use pleach_beatree::PageNo;
+use pleach_beatree::index::PageRef;
+use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::reader::{PageReader, Submission};
 use pleach_core::{Hasher, Key};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::load::LoadOptions;
-use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::index::PageRef;
-use crate::state::pages::reader::{PageReader, Submission};
 use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
 
 /// A close abandons reads in flight. A read of a page that the flush has moved, and whose file was cut since, fails

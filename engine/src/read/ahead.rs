@@ -16,14 +16,14 @@ use std::collections::VecDeque;
 
 use pleach_beatree::RegionState;
 use pleach_beatree::cache::{LookupStep, NO_BATCH};
+use pleach_beatree::index::{PageRef, child_page};
+use pleach_beatree::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
 use pleach_core::range::key_before;
 use pleach_core::{Key, Prefix};
 
 use super::reader_pool::{PooledReader, ReaderPool};
 use crate::error::Result;
 use crate::state::NamespaceDb;
-use crate::state::pages::index::{PageRef, child_page};
-use crate::state::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
 
 /// Pages that are read ahead at an iterator's second page; twice as many at the third, and so on.
 const FIRST_WINDOW: usize = 4;

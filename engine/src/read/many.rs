@@ -6,15 +6,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::index::{KeyPlace, PageRef};
+use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::reader::{LoadedPage, PageReader};
 use pleach_core::Key;
 
 use super::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use super::reader_pool::PageReaderPool;
 use crate::error::Result;
 use crate::state::NamespaceDb;
-use crate::state::pages::in_flight::ReadMode;
-use crate::state::pages::index::{KeyPlace, PageRef};
-use crate::state::pages::reader::{LoadedPage, PageReader};
 use crate::state::view::View;
 
 /// The purpose for which pages are read.

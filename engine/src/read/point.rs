@@ -5,12 +5,12 @@
 //! And the result stays true: pages are not overwritten in place, and the guard keeps their numbers.
 
 use pleach_beatree::grace::GraceGuard;
+use pleach_beatree::index::{KeyPlace, PageRef};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
 use crate::error::Result;
 use crate::state::NamespaceDb;
-use crate::state::pages::index::{KeyPlace, PageRef};
 use crate::state::values;
 use crate::state::view::View;
 

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use parking_lot::Mutex;
+use pleach_beatree::pages::reader::PageReader;
+use pleach_beatree::pages::run_reader::RunReader;
 
-use crate::state::pages::reader::PageReader;
-use crate::state::pages::run_reader::RunReader;
+use parking_lot::Mutex;
 
 /// Most readers in use at the same time; the kernel pins the memory of their rings.
 const USED: usize = 8;

@@ -17,6 +17,8 @@ use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use pleach_beatree::cache::{CachedPage, LookupStep};
+use pleach_beatree::index::{PageRef, child_page};
+use pleach_beatree::pages::run_reader::{RunPage, RunReader};
 use pleach_beatree::{PageNo, RegionState, Stored, Value};
 use pleach_core::fold::FoldValue;
 use pleach_core::node::precedes;
@@ -30,8 +32,6 @@ use super::point;
 use super::reader_pool::ReaderPool;
 use crate::error::{Error, Result};
 use crate::state::NamespaceDb;
-use crate::state::pages::index::{PageRef, child_page};
-use crate::state::pages::run_reader::{RunPage, RunReader};
 use crate::state::values;
 use crate::state::view::{View, merge_changes};
 

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use pleach_beatree::pages::overflow::read_piece;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::Prefix;
 use pleach_io::{Disk, File};
 
 use crate::error::{Contradiction, Error};
-use crate::state::pages::overflow::read_piece;
 
 /// A page that cannot be used.
 #[derive(Clone, Debug)]

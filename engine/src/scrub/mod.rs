@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use pleach_beatree::Stored;
 use pleach_beatree::page_no::page_offset;
+use pleach_beatree::pages::overflow::{assemble_value, read_pieces};
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::fold::RootFolder;
 use pleach_core::{Key, Node, Prefix};
@@ -33,7 +34,6 @@ use crate::read::point;
 use crate::read::scan::{Scan, StoredRef};
 use crate::session::Session;
 use crate::state::NamespaceDb;
-use crate::state::pages::overflow::{assemble_value, read_pieces};
 
 /// The longest sleep between two checks of the stop flag.
 const NAP: Duration = Duration::from_millis(100);

@@ -1,13 +1,10 @@
-//! The ranks of locks, 1 to 6 of the table in [`crate::state`]; a region has rank 7.
+//! The ranks of locks, 1 and 3 to 6 of the table in [`crate::state`]; the tree has 2 and 7.
 
 use pleach_beatree::lock_order::Rank;
 
 /// Read while regions must not be joined: by a batch in its finish, and in a commit
 /// until it is published.
 pub(in crate::state) const BATCH_GATE: Rank = Rank::new(1, "the batch gate").repeatable();
-/// Held while regions or their layouts are replaced. A commit that was overtaken too often holds the structure of all
-/// tries, in the order of their namespaces.
-pub(in crate::state) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
 /// Held while the log is synced. Other threads may write meanwhile.
 pub(in crate::state) const SYNC: Rank = Rank::new(3, "a sync of the log");
 /// The log's writer.
@@ -21,7 +18,7 @@ pub(in crate::state) const TIP: Rank = Rank::new(6, "the tip");
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use pleach_beatree::lock_order::REGION;
+    use pleach_beatree::lock_order::{REGION, STRUCTURE};
 
     use super::*;
 

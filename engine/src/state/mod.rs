@@ -3,15 +3,12 @@
 //! | part | owns |
 //! |---|---|
 //! | [`pace`] | who waits for whom; the stages of tasks ([`pace::beats`], [`pace::foreground`]); shares of memory, when flushes and checkpoints are due ([`pace::budget`]) |
-//! | [`pages::index`] | regions: places of pages, nodes, buffered changes; pages due for a flush |
-//! | [`pages::store`] | leaf pages: reading ([`pages::in_flight`], [`pages::reader`]), cache, grace periods, [`pages::quarantine`] |
-//! | [`pages::space`] | which pages of the leaf and overflow files are in use |
+//! | [`tries`] | the tree of each namespace ([`pleach_beatree::index`]); [`away`] reads its regions from the image |
 //! | [`commits`] | order ([`order::sequencer`]), tip, [`undo`] with pins and the window of the [`history`], [`overlays`]; a [`view`] is what a session reads |
 //! | [`order::images`] | superblocks, numbers of flushes and images |
 //! | [`replica`] | of a read-only open: following the writer's log |
 //!
-//! [`values`] has long values, which [`pages::overflow`] reads and writes; [`pages::long_values`] keeps those that were
-//! read.
+//! The pages of all trees are [`pleach_beatree::pages`]: store, space and long values, which [`values`] gives.
 //!
 //! # Order of locks
 //!
@@ -24,7 +21,7 @@
 //! | 0 | replica: source, then its gate, by a thread that applies the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
 //! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 1 | [`BATCH_GATE`](lock_ranks::BATCH_GATE): a batch reads it in its finish and in its commit, which may be nested; the flush tries to write it, to join regions, and does not wait | yes |
-//! | 2 | [`STRUCTURE`](lock_ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, in all tries in the order of their namespaces | yes, a commit that refolds |
+//! | 2 | [`STRUCTURE`](pleach_beatree::lock_order::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, in all tries in the order of their namespaces | yes, a commit that refolds |
 //! | 3 | [`SYNC`](lock_ranks::SYNC): a sync of the log | yes (the log) |
 //! | 4 | [`WRITER`](lock_ranks::WRITER): the log's writer | yes (the log) |
 //! | 5 | [`SEQUENCER`](lock_ranks::SEQUENCER): the sequencer's state | no |
@@ -37,13 +34,13 @@
 //! only one thread can be in it: a flush keeps the regions that it splits or joins until their replacements are in the
 //! index. With a lock of rank 8 a thread waits for another one only in the table's order.
 
+pub(crate) mod away;
 pub(crate) mod commits;
 pub(crate) mod history;
 mod lock_ranks;
 pub(crate) mod order;
 pub(crate) mod overlays;
 pub(crate) mod pace;
-pub(crate) mod pages;
 pub(crate) mod replica;
 pub(crate) mod tries;
 pub(crate) mod undo;
@@ -53,6 +50,10 @@ pub(crate) mod view;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pleach_beatree::index::Index;
+use pleach_beatree::pages::long_values::LongValues;
+use pleach_beatree::pages::space::{PageSpace, SpaceDemand};
+use pleach_beatree::pages::store::Store;
 use pleach_core::Hasher;
 use pleach_io::{Executor, IoError, OpenMode, ProcessTag};
 use pleach_journal::format::names::IMAGES;
@@ -67,10 +68,6 @@ use commits::Commits;
 use order::images::{Images, image_file_bytes};
 use pace::Pace;
 use pace::budget::Budget;
-use pages::index::Index;
-use pages::long_values::LongValues;
-use pages::space::{PageSpace, SpaceDemand};
-use pages::store::Store;
 use replica::Replica;
 use tries::{Trie, Tries};
 

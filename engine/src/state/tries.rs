@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use pleach_beatree::index::Index;
 use pleach_beatree::lock_order::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 use pleach_core::{Hasher, Prefix, TERMINATOR};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::lock_ranks::BATCH_GATE;
-use super::pages::index::Index;
 
 /// What is one namespace's own.
 #[derive(Clone)]

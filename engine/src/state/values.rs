@@ -1,17 +1,17 @@
 //! Values too long for a page, as commits name them and sessions read them. One that was read by its key stays in memory
-//! ([`long_values`](super::pages::long_values)).
+//! ([`pleach_beatree::pages::long_values`]).
 
 use std::sync::Arc;
 
+use pleach_beatree::pages::long_values::LongValueId;
+use pleach_beatree::pages::overflow;
+use pleach_beatree::pages::space::TentativeExtents;
 use pleach_beatree::stored::LongValue;
 use pleach_beatree::{Stored, Value};
 use pleach_core::page::stream;
 use pleach_io::PageBuf;
 
 use super::NamespaceDb;
-use super::pages::long_values::LongValueId;
-use super::pages::overflow;
-use super::pages::space::TentativeExtents;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 

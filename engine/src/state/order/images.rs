@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::pages::space::PageSpace;
 use pleach_io::{Disk, OpenMode};
 use pleach_journal::format::names::{IMAGES, image_name};
 use pleach_journal::format::position::{BLOCK, LogPos};
@@ -15,7 +16,6 @@ use pleach_journal::format::superblock::{ImageRef, Superblock};
 use pleach_journal::format::superblock_store::SuperblockStore;
 
 use crate::error::{Error, Result};
-use crate::state::pages::space::PageSpace;
 use pleach_history::DiskRun;
 
 /// Pages that an image may grow by, beside a quarter, without new room being reserved.

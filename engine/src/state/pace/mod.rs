@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use pleach_beatree::pages::store::PageWaiters;
 use pleach_io::{Event, Executor};
 
 use self::beats::{Beats, Task, TaskState};
 use self::foreground::Foreground;
 use crate::error::Error;
-use crate::state::pages::store::PageWaiters;
 
 /// The pace of one open database.
 pub(crate) struct Pace {

@@ -17,15 +17,16 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_beatree::PageNo;
 use pleach_io::{Event, Executor};
+
+use crate::page_no::PageNo;
 
 /// How long anybody waits for another reader's page.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Why pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadMode {
+pub enum ReadMode {
     /// For lookups of keys: pages are held for the batch under way.
     Keys,
     /// For keys that were announced: pages are held through the next batch, until a finish has used them.
@@ -35,18 +36,18 @@ pub(crate) enum ReadMode {
 }
 
 /// The leaf pages that are being read.
-pub(crate) struct InFlight {
+pub struct InFlight {
     pub(super) runtime: Executor,
     /// Each page, and whether anybody waits for it.
     pages: Mutex<HashMap<PageNo, bool>>,
     /// Wakes the waiters.
     done: Event,
     /// Bytes of memory that readers' rings read into.
-    pub(crate) ring_bytes: AtomicU64,
+    pub ring_bytes: AtomicU64,
 }
 
 /// The right, and the duty, to read a page.
-pub(crate) struct Claim {
+pub struct Claim {
     table: Arc<InFlight>,
     page: PageNo,
     /// True while the page is in the table.
@@ -54,13 +55,14 @@ pub(crate) struct Claim {
 }
 
 impl InFlight {
-    pub(crate) fn new(runtime: Executor) -> Arc<Self> {
+    /// An empty table.
+    pub fn new(runtime: Executor) -> Arc<Self> {
         let done = runtime.event();
         Arc::new(Self { runtime, pages: Mutex::default(), done, ring_bytes: AtomicU64::new(0) })
     }
 
     /// Claims a page for the caller to read; `None` when somebody else reads it already.
-    pub(crate) fn claim(self: &Arc<Self>, page: PageNo) -> Option<Claim> {
+    pub fn claim(self: &Arc<Self>, page: PageNo) -> Option<Claim> {
         match self.pages.lock().entry(page) {
             Entry::Occupied(_) => None,
             Entry::Vacant(entry) => {
@@ -71,7 +73,7 @@ impl InFlight {
     }
 
     /// Waits until nobody reads the page, but at most [`PATIENCE`]. False when it is still being read.
-    pub(crate) fn wait(&self, page: PageNo) -> bool {
+    pub fn wait(&self, page: PageNo) -> bool {
         // Noted under the lock, so that the claim which removes the page later knows of the waiter.
         let mut landed = || match self.pages.lock().get_mut(&page) {
             None => true,
@@ -84,14 +86,8 @@ impl InFlight {
     }
 
     /// Wakes all waiters.
-    pub(crate) fn notify(&self) {
+    pub fn notify(&self) {
         self.done.notify();
-    }
-
-    /// True when no page is being read.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pages.lock().is_empty()
     }
 }
 
@@ -99,7 +95,7 @@ impl Claim {
     /// Ends the claim of a page that was read. True when somebody waits for it: the caller then wakes the waiters
     /// ([`InFlight::notify`]), of some pages at once, since a wake-up costs more than a page.
     #[must_use = "those who wait are to be told"]
-    pub(crate) fn complete(mut self) -> bool {
+    pub fn complete(mut self) -> bool {
         self.release()
     }
 

@@ -11,80 +11,91 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
-use pleach_beatree::grace::Grace;
-use pleach_beatree::{Error, PageNo, RegionState, Result, Stored};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
 use pleach_io::{Disk, Executor, File, IoError, PageBuf};
-use pleach_journal::format::names::LEAF_FILE;
 
 use super::in_flight::{InFlight, ReadMode};
-use super::index::{PageRef, child_page};
 use super::quarantine::{LeafName, Quarantine, QuarantineReason};
+use crate::cache::{Buffers, Cache, CachedPage, NO_BATCH};
+use crate::error::{Error, Result};
+use crate::files::LEAF_FILE;
+use crate::grace::Grace;
+use crate::index::{PageRef, child_page};
+use crate::page_no::PageNo;
+use crate::region::RegionState;
+use crate::stored::Stored;
 
 /// The leaf pages of one open database.
-pub(crate) struct Store {
+pub struct Store {
     /// The folder.
-    pub(crate) device: Disk,
+    pub device: Disk,
     /// Random id of the database.
-    pub(crate) database: u64,
+    pub database: u64,
     /// The file of leaf pages.
-    pub(crate) leaf_file: File,
+    pub leaf_file: File,
     /// The cached leaf pages.
-    pub(crate) cache: Cache,
+    pub cache: Cache,
     /// Memory of pages that are being read.
-    pub(crate) buffers: Buffers,
+    pub buffers: Buffers,
     /// Keeps pages that the index names from a guard's start on where they are until it is dropped.
-    pub(crate) grace: Grace,
+    pub grace: Grace,
     /// Pages that are being read.
-    pub(crate) in_flight: Arc<InFlight>,
+    pub in_flight: Arc<InFlight>,
     /// The commit that the batch under way will make.
     batch: AtomicU64,
     /// Quarantined pages.
-    pub(crate) quarantine: Arc<Quarantine>,
+    pub quarantine: Arc<Quarantine>,
     waiters: Arc<dyn PageWaiters>,
-    pub(crate) counters: PageCounters,
+    /// Counters of its pages.
+    pub counters: PageCounters,
 }
 
 /// Running counters of pages; relaxed, they order nothing.
 #[derive(Debug, Default)]
-pub(crate) struct PageCounters {
+pub struct PageCounters {
     /// Found in the cache.
-    pub(crate) hits: AtomicU64,
+    pub hits: AtomicU64,
     /// Read because they were not cached.
-    pub(crate) misses: AtomicU64,
+    pub misses: AtomicU64,
     /// Read again within one batch.
-    pub(crate) rereads: AtomicU64,
+    pub rereads: AtomicU64,
     /// Read by iterators, past the cache.
-    pub(crate) scanned: AtomicU64,
+    pub scanned: AtomicU64,
     /// Read because they lie between wanted pages.
-    pub(crate) read_over: AtomicU64,
+    pub read_over: AtomicU64,
 }
 
 /// Who waits for quarantined pages.
-pub(crate) trait PageWaiters: Send + Sync {
+pub trait PageWaiters: Send + Sync {
     /// A page can be used again, or is not needed any more.
     fn page_released(&self);
 }
 
 /// The parts of a store.
-pub(crate) struct StoreParts {
-    pub(crate) device: Disk,
-    pub(crate) runtime: Executor,
-    pub(crate) database: u64,
-    pub(crate) leaf_file: File,
+pub struct StoreParts {
+    /// The folder.
+    pub device: Disk,
+    /// Whose clock and events are used.
+    pub runtime: Executor,
+    /// Random id of the database.
+    pub database: u64,
+    /// The file of leaf pages.
+    pub leaf_file: File,
     /// Bytes of the leaf cache.
-    pub(crate) cache: usize,
+    pub cache: usize,
     /// Bytes of page buffers that are kept for reuse.
-    pub(crate) buffers: usize,
-    pub(crate) waiters: Arc<dyn PageWaiters>,
-    pub(crate) quarantine: Arc<Quarantine>,
+    pub buffers: usize,
+    /// Told when a quarantined page can be used again.
+    pub waiters: Arc<dyn PageWaiters>,
+    /// Quarantined pages.
+    pub quarantine: Arc<Quarantine>,
 }
 
 impl Store {
-    pub(crate) fn new(parts: StoreParts) -> Self {
+    /// A store without cached pages.
+    pub fn new(parts: StoreParts) -> Self {
         Self {
             device: parts.device,
             database: parts.database,
@@ -101,29 +112,29 @@ impl Store {
     }
 
     /// Begins the batch that makes this commit: pages that it reads stay cached until the next one.
-    pub(crate) fn begin_batch(&self, commit: u64) {
+    pub fn begin_batch(&self, commit: u64) {
         self.batch.store(commit, Ordering::Relaxed);
         self.cache.set_batch(commit);
     }
 
     /// The commit that the batch under way will make.
     #[inline]
-    pub(crate) fn batch(&self) -> u64 {
+    pub fn batch(&self) -> u64 {
         self.batch.load(Ordering::Relaxed)
     }
 
     /// Identity that the leaf page of this number must have.
-    pub(crate) fn leaf_identity(&self, page: PageNo) -> Identity {
+    pub fn leaf_identity(&self, page: PageNo) -> Identity {
         Identity { kind: FileKind::Leaf, page_no: u64::from(page), db_id: self.database }
     }
 
     /// A page from the cache, or else read on the calling thread.
-    pub(crate) fn page(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+    pub fn page(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.read_page(at, ReadMode::Keys)
     }
 
     /// The same for another purpose: see [`Self::admit`].
-    pub(crate) fn read_page(&self, at: PageRef, mode: ReadMode) -> Result<Arc<CachedPage>> {
+    pub fn read_page(&self, at: PageRef, mode: ReadMode) -> Result<Arc<CachedPage>> {
         if let Some(page) = self.cached(at, mode) {
             return Ok(page);
         }
@@ -149,12 +160,12 @@ impl Store {
     }
 
     /// The error of a failed read of a page: of a lost region's page that of its branch page.
-    pub(crate) fn read_error(&self, page: PageNo, error: IoError) -> Error {
+    pub fn read_error(&self, page: PageNo, error: IoError) -> Error {
         self.quarantine.lost_error(page).unwrap_or_else(|| error.into())
     }
 
     /// Counts a read of a page.
-    pub(crate) fn count_miss(&self, mode: ReadMode) {
+    pub fn count_miss(&self, mode: ReadMode) {
         let counter = match mode {
             ReadMode::Keys | ReadMode::Announced => &self.counters.misses,
             ReadMode::Flush => &self.counters.rereads,
@@ -164,12 +175,12 @@ impl Store {
 
     /// Counts pages that were found in the cache.
     #[inline]
-    pub(crate) fn count_hits(&self, pages: u64) {
+    pub fn count_hits(&self, pages: u64) {
         self.counters.hits.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Counts pages read for an iterator alone, and pages read in the gaps between them.
-    pub(crate) fn count_scanned(&self, pages: u64, between: u64) {
+    pub fn count_scanned(&self, pages: u64, between: u64) {
         self.counters.scanned.fetch_add(pages, Ordering::Relaxed);
         self.counters.read_over.fetch_add(between, Ordering::Relaxed);
     }
@@ -184,7 +195,7 @@ impl Store {
 
     /// The state of a key in a page, if the page is cached.
     #[inline]
-    pub(crate) fn cached_state(&self, at: PageRef, key: &Key) -> Option<Stored> {
+    pub fn cached_state(&self, at: PageRef, key: &Key) -> Option<Stored> {
         let found = self.cache.stored(at.page, at.tag, self.batch(), key);
         if found.is_some() {
             self.count_hits(1);
@@ -194,12 +205,7 @@ impl Store {
 
     /// Checks a page that was read and puts it into the cache. A page that contradicts the index is refused, since the
     /// next commit on it would fold its content into the root; only the flush gets it, uncached, and checks it itself.
-    pub(crate) fn admit(
-        &self,
-        at: PageRef,
-        buf: &PageBuf,
-        mode: ReadMode,
-    ) -> Result<Arc<CachedPage>> {
+    pub fn admit(&self, at: PageRef, buf: &PageBuf, mode: ReadMode) -> Result<Arc<CachedPage>> {
         self.check_leaf(at, buf.page(0))?;
         match self.refuse_contradicting(at.page) {
             Err(_) if mode == ReadMode::Flush => return Ok(Cache::uncached(buf.page(0))),
@@ -218,7 +224,7 @@ impl Store {
     }
 
     /// Reads a page for an iterator alone, on the calling thread.
-    pub(crate) fn read_uncached(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+    pub fn read_uncached(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
         let read = self.device.read_at(&self.leaf_file, &mut buf, at.page.offset());
@@ -230,7 +236,7 @@ impl Store {
 
     /// Accepts a page that an iterator has read outside the cache and that the index names under its present guard.
     /// With `keep`, the page enters the cache.
-    pub(crate) fn accept_uncached(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
+    pub fn accept_uncached(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
         self.refuse_contradicting(at.page)?;
         if keep {
             self.cache.insert(at.page, at.tag, page, NO_BATCH);
@@ -241,7 +247,7 @@ impl Store {
     }
 
     /// A page, if it is cached. Does not count as a use.
-    pub(crate) fn peek(&self, at: PageRef) -> Option<Arc<CachedPage>> {
+    pub fn peek(&self, at: PageRef) -> Option<Arc<CachedPage>> {
         let page = self.cache.peek(at.page, at.tag)?;
         self.count_hits(1);
         Some(page)
@@ -252,7 +258,7 @@ impl Store {
     }
 
     /// Checks a page that was read.
-    pub(crate) fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
+    pub fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
         let number = u64::from(at.page);
         let bad = |error| Error::Page { file: LEAF_FILE, page: number, error };
         LeafView::parse(page, &self.leaf_identity(at.page)).map_err(bad)?;
@@ -265,25 +271,25 @@ impl Store {
     }
 
     /// Quarantines a page that the background could not use.
-    pub(crate) fn quarantine_page(&self, page: LeafName, error: Error, reason: QuarantineReason) {
+    pub fn quarantine_page(&self, page: LeafName, error: Error, reason: QuarantineReason) {
         self.quarantine.insert(page, error, reason, self.in_flight.runtime.now());
     }
 
     /// Notes a good read of a page: if it was quarantined, it is released, and flushed with the next round.
-    pub(crate) fn note_good_read(&self, page: PageNo) {
+    pub fn note_good_read(&self, page: PageNo) {
         if let Some((namespace, prefix)) = self.quarantine.note_good_read(page) {
             self.release_from_quarantine(namespace, prefix);
         }
     }
 
     /// Releases a quarantined page, which can be tried again or is not needed any more.
-    pub(crate) fn release_from_quarantine(&self, namespace: u8, prefix: Prefix) {
+    pub fn release_from_quarantine(&self, namespace: u8, prefix: Prefix) {
         self.quarantine.release(namespace, prefix);
         self.waiters.page_released();
     }
 
     /// True when a region's leaf page is quarantined.
-    pub(crate) fn is_page_quarantined(&self, state: &RegionState, child: usize) -> bool {
+    pub fn is_page_quarantined(&self, state: &RegionState, child: usize) -> bool {
         let Some(at) = child_page(state, child) else { return false };
         let keeps = |at_hand| self.quarantine.is_barred(at.page, at_hand);
         at.page.is_lost() || keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())

@@ -11,21 +11,21 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::Result;
-use pleach_beatree::cache::CachedPage;
-use pleach_beatree::page_no::page_offset;
 use pleach_io::{Completion, PAGE, PagePool, Queue, Request, RequestKind};
 
 use super::in_flight::{Claim, InFlight, ReadMode};
-use super::index::PageRef;
 use super::store::Store;
+use crate::cache::CachedPage;
+use crate::error::Result;
+use crate::index::PageRef;
+use crate::page_no::page_offset;
 
 /// Number of pages after which waiters are woken: a wake-up costs more than a page.
 const NOTIFY_EVERY: usize = 32;
 
 /// The result of enqueuing a page.
 #[derive(Debug)]
-pub(crate) enum Submission<T> {
+pub enum Submission<T> {
     /// The page is in flight.
     InFlight,
     /// Another reader has finished it since the caller looked.
@@ -36,13 +36,15 @@ pub(crate) enum Submission<T> {
 
 /// A leaf page that was read, in the cache.
 #[derive(Debug)]
-pub(crate) struct LoadedPage {
-    pub(crate) at: PageRef,
-    pub(crate) page: Arc<CachedPage>,
+pub struct LoadedPage {
+    /// Its place.
+    pub at: PageRef,
+    /// The page.
+    pub page: Arc<CachedPage>,
 }
 
 /// Reads pages through a ring. One thread uses it: a ring has a single issuer.
-pub(crate) struct PageReader<T> {
+pub struct PageReader<T> {
     /// The first field, so that nothing is in flight any more when the claims are dropped.
     queue: Box<dyn Queue>,
     slots: Vec<Option<ReadSlot<T>>>,
@@ -64,7 +66,7 @@ struct ReadSlot<T> {
 
 impl<T> PageReader<T> {
     /// A reader of up to `depth` pages at once.
-    pub(crate) fn new(store: &Store, depth: usize, mode: ReadMode) -> Result<Self> {
+    pub fn new(store: &Store, depth: usize, mode: ReadMode) -> Result<Self> {
         let mut queue = store.device.queue(depth)?;
         let memory = PagePool::new(1, depth);
         queue.register(&memory);
@@ -82,12 +84,12 @@ impl<T> PageReader<T> {
     }
 
     /// Number of pages in flight.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.queue.in_flight()
     }
 
     /// True when another page can be enqueued.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
@@ -95,7 +97,7 @@ impl<T> PageReader<T> {
     ///
     /// # Panics
     /// When there is no room.
-    pub(crate) fn enqueue(&mut self, store: &Store, at: PageRef, purpose: T) -> Submission<T> {
+    pub fn enqueue(&mut self, store: &Store, at: PageRef, purpose: T) -> Submission<T> {
         let Some(claim) = self.in_flight.claim(at.page) else {
             return Submission::ReadElsewhere(purpose);
         };
@@ -117,12 +119,12 @@ impl<T> PageReader<T> {
     }
 
     /// Passes enqueued requests to the device, without waiting.
-    pub(crate) fn submit(&mut self) -> Result<()> {
+    pub fn submit(&mut self) -> Result<()> {
         Ok(self.queue.submit()?)
     }
 
     /// Returns a page that is done, without waiting.
-    pub(crate) fn poll(&mut self, store: &Store) -> Option<(T, Result<LoadedPage>)> {
+    pub fn poll(&mut self, store: &Store) -> Option<(T, Result<LoadedPage>)> {
         let completion = self.queue.poll()?;
         Some(self.complete(store, completion))
     }
@@ -132,11 +134,7 @@ impl<T> PageReader<T> {
     ///
     /// # Errors
     /// Of the ring: what is in flight is unknown then, and the caller drops the reader.
-    pub(crate) fn wait(
-        &mut self,
-        store: &Store,
-        count: usize,
-    ) -> Result<Option<(T, Result<LoadedPage>)>> {
+    pub fn wait(&mut self, store: &Store, count: usize) -> Result<Option<(T, Result<LoadedPage>)>> {
         let completion = self.queue.wait_for(count)?;
         Ok(completion.map(|completion| self.complete(store, completion)))
     }

@@ -15,13 +15,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::page_no::page_offset;
-use pleach_beatree::space::{
-    self, Extension, GrowingFile, Growth, OverflowSpace, OverflowSpaceStats,
-};
-use pleach_beatree::{Error, PageNo, Result};
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::{Disk, File, IoError, OpenMode};
+
+use crate::error::{Error, Result};
+use crate::page_no::{PageNo, page_offset};
+use crate::space::{self, Extension, GrowingFile, Growth, OverflowSpace, OverflowSpaceStats};
 
 /// Bytes that ordinary growth leaves free, or a sixteenth of a small file system; at least twelve segments of the log.
 const RESERVE: u64 = 64 << 20;
@@ -29,11 +28,11 @@ const RESERVE: u64 = 64 << 20;
 const OVERWRITTEN: [&str; 4] = ["log", "image", "super", "incarnation"];
 
 /// The space of the two page files.
-pub(crate) struct PageSpace {
+pub struct PageSpace {
     device: Disk,
     leaf: File,
     /// The file of overflow pages.
-    pub(crate) overflow: File,
+    pub overflow: File,
     geometry: space::FileGeometry,
     /// Bytes of a segment of the log.
     log_segment: u64,
@@ -48,7 +47,7 @@ pub(crate) struct PageSpace {
     /// The largest end of the overflow map, in pages, since the newest durable image; written under the map's lock.
     overflow_peak: AtomicU64,
     /// The commit from which on no view names the oldest retired overflow extents; `u64::MAX` where there are none.
-    pub(crate) oldest_retired: AtomicU64,
+    pub oldest_retired: AtomicU64,
     /// The largest end of the overflow map in any image of this open, in pages.
     overflow_mapped: AtomicU64,
     /// Retired extents that an open has found: see [`RetiredExtents`].
@@ -56,44 +55,55 @@ pub(crate) struct PageSpace {
 }
 
 /// What an open makes a [`PageSpace`] of.
-pub(crate) struct SpaceParts {
-    pub(crate) device: Disk,
-    pub(crate) leaf: File,
-    pub(crate) overflow: File,
-    pub(crate) geometry: space::FileGeometry,
-    pub(crate) log_segment: u64,
-    pub(crate) leaf_map: space::LeafSpace,
-    pub(crate) overflow_map: OverflowSpace,
-    pub(crate) history: BTreeMap<u64, u32>,
-    pub(crate) image_leaf_end: u32,
-    pub(crate) retired_extents: RetiredExtents,
+pub struct SpaceParts {
+    /// The folder.
+    pub device: Disk,
+    /// The file of leaf pages.
+    pub leaf: File,
+    /// The file of overflow pages.
+    pub overflow: File,
+    /// How both files grow.
+    pub geometry: space::FileGeometry,
+    /// Bytes of a segment of the log, twelve of which the reserve has.
+    pub log_segment: u64,
+    /// The pages of the leaf file.
+    pub leaf_map: space::LeafSpace,
+    /// The pages of the overflow file.
+    pub overflow_map: OverflowSpace,
+    /// Pages of runs of the history, by their starts.
+    pub history: BTreeMap<u64, u32>,
+    /// The newest durable image names leaf pages below this one.
+    pub image_leaf_end: u32,
+    /// Retired extents that an open has found.
+    pub retired_extents: RetiredExtents,
 }
 
 /// The overflow map of an image.
-pub(crate) struct OverflowMapImage {
-    pub(crate) bytes: Vec<u8>,
+pub struct OverflowMapImage {
+    /// The map, encoded.
+    pub bytes: Vec<u8>,
     /// Records since the image before name pages of the overflow file below this one.
-    pub(crate) peak: u64,
+    pub peak: u64,
 }
 
 /// Overflow extents that only the history names, as recovery finds them: the stamps under which they are retired, each
 /// with the commit from which on no view names them. Both ascend.
-pub(crate) type RetiredExtents = VecDeque<(u64, u64)>;
+pub type RetiredExtents = VecDeque<(u64, u64)>;
 
 /// Bytes that a commit takes on the device, without nodes and without what it frees.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SpaceDemand {
+pub struct SpaceDemand {
     /// Bytes of its record.
-    pub(crate) log: u64,
+    pub log: u64,
     /// Bytes of keys and values that are put, until they are in pages.
-    pub(crate) leaf: u64,
+    pub leaf: u64,
     /// Bytes of pages of the overflow file.
-    pub(crate) overflow: u64,
+    pub overflow: u64,
 }
 
 /// The lengths of both files in pages, to which a failed load returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileLengths {
+pub struct FileLengths {
     leaf: u32,
     overflow: u64,
     /// In bytes. The map of an older image may reach up to this end, beyond the present map.
@@ -101,7 +111,8 @@ pub(crate) struct FileLengths {
 }
 
 impl PageSpace {
-    pub(crate) fn new(parts: SpaceParts) -> Self {
+    /// The space of these files.
+    pub fn new(parts: SpaceParts) -> Self {
         Self {
             device: parts.device,
             leaf: parts.leaf,
@@ -121,12 +132,15 @@ impl PageSpace {
     }
 
     /// Removes and returns the retired extents that an open has found.
-    pub(crate) fn take_retired_extents(&self) -> RetiredExtents {
+    pub fn take_retired_extents(&self) -> RetiredExtents {
         std::mem::take(&mut self.retired_extents.lock())
     }
 
     /// Takes `count` free leaf pages, numbers ascending; grows the file when needed.
-    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
+    ///
+    /// # Panics
+    /// When 2^32 pages are asked for.
+    pub fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
         let mut pages = self.leaf_map.lock();
         let extents = self.allocate(&mut *pages, &self.leaf, count, 1)?;
@@ -134,7 +148,10 @@ impl PageSpace {
     }
 
     /// Takes extents with `pages` free pages of the overflow file, tentative until a record names them.
-    pub(crate) fn allocate_overflow(
+    ///
+    /// # Panics
+    /// When 2^32 pages are asked for.
+    pub fn allocate_overflow(
         &self,
         pages: usize,
         tentative: &mut TentativeExtents<'_>,
@@ -150,7 +167,10 @@ impl PageSpace {
 
     /// Takes extents with `pages` free pages of the overflow file for a run of the history, which may use half of the
     /// reserve: undo in a run needs no log.
-    pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowExtent>> {
+    ///
+    /// # Panics
+    /// When 2^32 pages are asked for.
+    pub fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowExtent>> {
         let count = u32::try_from(pages).expect("a few");
         let mut extents = self.overflow_map.lock();
         let extents = self.allocate(&mut *extents, &self.overflow, count, 2)?;
@@ -159,7 +179,7 @@ impl PageSpace {
     }
 
     /// Frees pages of runs of the history. Pages that no run of the history has are left alone.
-    pub(crate) fn free_history(&self, pages: Vec<OverflowExtent>) -> Result<()> {
+    pub fn free_history(&self, pages: Vec<OverflowExtent>) -> Result<()> {
         let mut extents = self.overflow_map.lock();
         let mut history = self.history.lock();
         for OverflowExtent { start, pages } in pages {
@@ -197,7 +217,7 @@ impl PageSpace {
     }
 
     /// Makes an image's file at least this long. It may use half of the reserve, which is for images, too.
-    pub(crate) fn lengthen(&self, name: &str, bytes: u64) -> Result<()> {
+    pub fn lengthen(&self, name: &str, bytes: u64) -> Result<()> {
         let file = self.device.open(name, OpenMode::Write)?;
         let len = self.device.len(&file)?;
         if len >= bytes {
@@ -209,25 +229,20 @@ impl PageSpace {
     }
 
     /// Refuses `bytes` bytes of ordinary growth that the device has no room for.
-    pub(crate) fn check_room(&self, bytes: u64) -> Result<()> {
+    pub fn check_room(&self, bytes: u64) -> Result<()> {
         let (free, reserve) = self.free_and_reserve()?;
         check_free(free, reserve, bytes)
     }
 
     /// Refuses `log` bytes of new log that the device has no room for, the reserve included.
-    pub(crate) fn check_room_for_log(&self, log: u64) -> Result<()> {
+    pub fn check_room_for_log(&self, log: u64) -> Result<()> {
         check_free(self.free_and_reserve()?.0, 0, log)
     }
 
     /// Refuses a commit that puts and that the device has no room for beside the reserve. `log` is new log, `images`
     /// what the images lack, in bytes. Buffered changes become pages of at most twice as many bytes, for which free
     /// pages of the file are counted.
-    pub(crate) fn check_room_for_commit(
-        &self,
-        log: u64,
-        images: u64,
-        demand: &SpaceDemand,
-    ) -> Result<()> {
+    pub fn check_room_for_commit(&self, log: u64, images: u64, demand: &SpaceDemand) -> Result<()> {
         let (free, reserve) = self.free_and_reserve()?;
         let all = log + images + 2 * demand.leaf + demand.overflow;
         if free >= reserve.saturating_add(all) {
@@ -261,7 +276,10 @@ impl PageSpace {
     }
 
     /// Frees allocated leaf pages that nothing names.
-    pub(crate) fn free_unnamed_leaves(&self, numbers: impl IntoIterator<Item = PageNo>) {
+    ///
+    /// # Panics
+    /// When one is not allocated.
+    pub fn free_unnamed_leaves(&self, numbers: impl IntoIterator<Item = PageNo>) {
         let mut pages = self.leaf_map.lock();
         for number in numbers {
             pages.mark_free(number).expect("allocated by the same owner");
@@ -269,44 +287,35 @@ impl PageSpace {
     }
 
     /// Retires pages and extents that the location record that ends at `stamp` has replaced, until they are released.
-    pub(crate) fn retire(
-        &self,
-        leaves: &[PageNo],
-        extents: &[OverflowExtent],
-        stamp: u64,
-    ) -> Result<()> {
+    pub fn retire(&self, leaves: &[PageNo], extents: &[OverflowExtent], stamp: u64) -> Result<()> {
         self.leaf_map.lock().retire(leaves, stamp)?;
         Ok(self.overflow_map.lock().retire(extents, stamp)?)
     }
 
     /// True while leaf pages are retired and not free yet.
-    pub(crate) fn has_retired_leaves(&self) -> bool {
+    pub fn has_retired_leaves(&self) -> bool {
         self.leaf_map.lock().stats().retired > 0
     }
 
     /// Frees leaf pages that were retired under this stamp and earlier ones.
-    pub(crate) fn release_leaves(&self, stamp: u64) {
+    pub fn release_leaves(&self, stamp: u64) {
         self.leaf_map.lock().release(stamp);
     }
 
     /// Frees overflow extents that were retired under this stamp and earlier ones.
-    pub(crate) fn release_extents(&self, stamp: u64) {
+    pub fn release_extents(&self, stamp: u64) {
         self.overflow_map.lock().release(stamp);
     }
 
     /// Figures of the overflow file.
-    pub(crate) fn overflow_stats(&self) -> OverflowSpaceStats {
+    pub fn overflow_stats(&self) -> OverflowSpaceStats {
         self.overflow_map.lock().stats()
     }
 
     /// The overflow map as of a log position, as a recovery needs it: extents that records up to there have replaced are
     /// free (no reader survives a crash), and so are extents that no record names yet. When the file is far too long, or the
     /// device short of room, the map loses its free end; the file itself follows with [`Self::shrink`].
-    pub(crate) fn overflow_map_image(
-        &self,
-        up_to: u64,
-        is_short: bool,
-    ) -> Result<OverflowMapImage> {
+    pub fn overflow_map_image(&self, up_to: u64, is_short: bool) -> Result<OverflowMapImage> {
         // Cloned under both locks: an extent is in the clone and tentative, or in neither.
         let (mut extents, tentative, history, peak) = {
             let mut extents = self.overflow_map.lock();
@@ -326,7 +335,7 @@ impl PageSpace {
     }
 
     /// The length in pages to which the leaf file should shrink, when it is far too long for its live pages.
-    pub(crate) fn leaf_goal(&self) -> Option<PageNo> {
+    pub fn leaf_goal(&self) -> Option<PageNo> {
         self.leaf_map.lock().shrink_goal().map(PageNo::new)
     }
 
@@ -335,7 +344,7 @@ impl PageSpace {
     /// the image before it name overflow pages below `overflow_peak`.
     ///
     /// Nothing is lost when the device refuses: a file stays longer than necessary.
-    pub(crate) fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
+    pub fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
         let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
         let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
         let mut pages = self.leaf_map.lock();
@@ -359,7 +368,7 @@ impl PageSpace {
     }
 
     /// True when the overflow file is longer than two more checkpoints on a device without room would leave it.
-    pub(crate) fn can_shorten_overflow(&self) -> bool {
+    pub fn can_shorten_overflow(&self) -> bool {
         let goal = page_offset(self.overflow_map.lock().shrink_goal(true));
         self.device.len(&self.overflow).is_ok_and(|len| len > goal)
     }
@@ -370,7 +379,7 @@ impl PageSpace {
     }
 
     /// The present lengths of both files.
-    pub(crate) fn file_lengths(&self) -> Result<FileLengths> {
+    pub fn file_lengths(&self) -> Result<FileLengths> {
         Ok(FileLengths {
             leaf: self.leaf_map.lock().pages(),
             overflow: self.overflow_map.lock().stats().pages,
@@ -384,7 +393,7 @@ impl PageSpace {
     /// They keep their length once a record since then `is_durable`: a flush beside the load may have queued one that
     /// names pages behind those ends, though they are free by now (rule `shrink-behind-both`). Such pages are free only
     /// after a durable record, and `is_durable` is called under the lock under which they became free.
-    pub(crate) fn roll_back_load(
+    pub fn roll_back_load(
         &self,
         before: FileLengths,
         taken: Vec<PageNo>,
@@ -420,39 +429,40 @@ impl PageSpace {
     }
 
     /// An empty list for extents that are about to be written.
-    pub(crate) fn tentative(&self) -> TentativeExtents<'_> {
+    pub fn tentative(&self) -> TentativeExtents<'_> {
         self.resume_tentative(Vec::new())
     }
 
     /// The list of extents that [`TentativeExtents::into_extents`] returned.
-    pub(crate) fn resume_tentative(&self, own: Vec<OverflowExtent>) -> TentativeExtents<'_> {
+    pub fn resume_tentative(&self, own: Vec<OverflowExtent>) -> TentativeExtents<'_> {
         TentativeExtents { space: self, own }
     }
 }
 
 /// Written extents that no record names yet. They are free in a checkpoint's map, and are freed when this is dropped.
-pub(crate) struct TentativeExtents<'a> {
+pub struct TentativeExtents<'a> {
     space: &'a PageSpace,
     own: Vec<OverflowExtent>,
 }
 
 impl TentativeExtents<'_> {
     /// Leaves the extents tentative, in the caller's care.
-    pub(crate) fn into_extents(mut self) -> Vec<OverflowExtent> {
+    pub fn into_extents(mut self) -> Vec<OverflowExtent> {
         std::mem::take(&mut self.own)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
         self.own.is_empty()
     }
 
     /// Pages of the overflow file in the extents.
-    pub(crate) fn pages(&self) -> u64 {
+    pub fn pages(&self) -> u64 {
         self.own.iter().map(|extent| u64::from(extent.pages)).sum()
     }
 
     /// A record that names the extents has been queued; called under the sequencer's lock.
-    pub(crate) fn mark_named(mut self) {
+    pub fn mark_named(mut self) {
         let own = std::mem::take(&mut self.own);
         self.space.tentative.lock().retain(|extent| !own.contains(extent));
     }

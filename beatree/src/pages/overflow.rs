@@ -6,17 +6,18 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::page_no::page_offset;
-use pleach_beatree::stored::{LongValue, overflow_cell};
-use pleach_beatree::{Error, Result, Stored, Value};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, OverflowExtent};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Disk, File, PageBuf};
-use pleach_journal::format::names::OVERFLOW_FILE;
 
 use super::store::Store;
+use crate::error::{Error, Result};
+use crate::files::OVERFLOW_FILE;
+use crate::page_no::page_offset;
+use crate::stored::{LongValue, Stored, overflow_cell};
+use crate::value::Value;
 
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
@@ -31,12 +32,12 @@ fn pieces(extents: impl Iterator<Item = OverflowExtent>) -> impl Iterator<Item =
 }
 
 /// The pieces in which the value of a cell is read.
-pub(crate) fn pieces_of(raw: &[u8]) -> impl Iterator<Item = (u64, usize)> + use<'_> {
+pub fn pieces_of(raw: &[u8]) -> impl Iterator<Item = (u64, usize)> + use<'_> {
     pieces(overflow_cell(raw).extents())
 }
 
 /// Writes a value (unsynced) into extents that were allocated for it; returns the cell that names it.
-pub(crate) fn write(
+pub fn write(
     store: &Store,
     file: &File,
     extents: &[OverflowExtent],
@@ -69,7 +70,7 @@ pub(crate) fn write(
 }
 
 /// Reads pages of the overflow file.
-pub(crate) fn read_piece(device: &Disk, file: &File, at: u64, count: usize) -> Result<PageBuf> {
+pub fn read_piece(device: &Disk, file: &File, at: u64, count: usize) -> Result<PageBuf> {
     let mut piece = PageBuf::zeroed(count);
     device.read_at(file, &mut piece, page_offset(at))?;
     Ok(piece)

@@ -16,24 +16,25 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::{PageNo, Result};
 use pleach_core::page::Page;
 use pleach_io::{Completion, PageBuf, PagePool, Queue, Request, RequestKind};
 
 use super::store::Store;
+use crate::error::Result;
+use crate::page_no::PageNo;
 
 /// Most pages of one read. From 64 KiB on the cost of a request itself does not matter any more.
-pub(crate) const RUN: usize = 16;
+pub const RUN: usize = 16;
 
 /// Most neighbouring unwanted pages that are read for the sake of a page behind them. A request costs a virtual disk as
 /// much as 2.7 pages, and the processor as one (`docs/decisions/history.md`, 0054).
 const GAP: usize = 4;
 
 /// A page to be read, and the caller's index for it.
-pub(crate) type WantedPage = (PageNo, usize);
+pub type WantedPage = (PageNo, usize);
 
 /// Divides pages in rising order into runs. A page that is there twice, as its number was reused, is in two runs.
-pub(crate) fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
+pub fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
     let mut runs = Vec::new();
     let mut first = 0;
     for end in 1..=wanted.len() {
@@ -52,7 +53,7 @@ pub(crate) fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
 
 /// The slot of an enqueued run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RunNo(usize);
+pub struct RunNo(usize);
 
 struct RunSlot {
     state: RunState,
@@ -67,7 +68,7 @@ enum RunState {
 }
 
 /// A page of a run that has arrived. It keeps the memory of the whole run.
-pub(crate) struct RunPage {
+pub struct RunPage {
     run: Arc<PageBuf>,
     index: usize,
 }
@@ -75,13 +76,13 @@ pub(crate) struct RunPage {
 impl RunPage {
     /// The bytes of the page, as they were read.
     #[inline]
-    pub(crate) fn page(&self) -> &Page {
+    pub fn page(&self) -> &Page {
         self.run.page(self.index)
     }
 }
 
 /// Reads runs of leaf pages through a ring, on any thread that uses its iterator.
-pub(crate) struct RunReader {
+pub struct RunReader {
     queue: Box<dyn Queue>,
     memory: PagePool,
     runs: Vec<RunSlot>,
@@ -91,7 +92,7 @@ pub(crate) struct RunReader {
 
 impl RunReader {
     /// A reader of up to `depth` runs at once, with memory for `pages` pages.
-    pub(crate) fn new(store: &Store, depth: usize, pages: usize) -> Result<Self> {
+    pub fn new(store: &Store, depth: usize, pages: usize) -> Result<Self> {
         let mut queue = store.device.movable_queue(depth)?;
         let memory = PagePool::new(1, pages);
         queue.register(&memory);
@@ -99,12 +100,12 @@ impl RunReader {
     }
 
     /// True when nothing is in flight, and no page is wanted.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.queue.in_flight() == 0 && self.free.len() == self.runs.len()
     }
 
     /// Number of runs for which the ring has room.
-    pub(crate) fn free_slots(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         self.queue.depth() - self.queue.in_flight()
     }
 
@@ -113,7 +114,7 @@ impl RunReader {
     ///
     /// # Panics
     /// When the run has no page, or when the ring has no room.
-    pub(crate) fn enqueue(&mut self, store: &Store, run: &[WantedPage]) -> Option<(RunNo, usize)> {
+    pub fn enqueue(&mut self, store: &Store, run: &[WantedPage]) -> Option<(RunNo, usize)> {
         let first = run[0].0;
         let mut wanted = run.len();
         let (buf, pages) = loop {
@@ -145,12 +146,12 @@ impl RunReader {
     }
 
     /// Passes enqueued requests to the device, without waiting.
-    pub(crate) fn submit(&mut self) -> Result<()> {
+    pub fn submit(&mut self) -> Result<()> {
         Ok(self.queue.submit()?)
     }
 
     /// Takes runs that have arrived, without waiting.
-    pub(crate) fn poll_arrived(&mut self) {
+    pub fn poll_arrived(&mut self) {
         while let Some(completion) = self.queue.poll() {
             self.complete(completion);
         }
@@ -160,7 +161,10 @@ impl RunReader {
     ///
     /// # Errors
     /// Of the ring: what is in flight is unknown then, and the caller drops the reader.
-    pub(crate) fn wait(&mut self, run: RunNo) -> Result<()> {
+    ///
+    /// # Panics
+    /// When the ring has lost the run.
+    pub fn wait(&mut self, run: RunNo) -> Result<()> {
         self.poll_arrived();
         while matches!(self.runs[run.0].state, RunState::InFlight) {
             // Some at once: a wake-up costs more than a page, and the device still has the rest to do.
@@ -176,7 +180,7 @@ impl RunReader {
     ///
     /// # Errors
     /// As [`Self::wait`].
-    pub(crate) fn reset(&mut self) -> Result<()> {
+    pub fn reset(&mut self) -> Result<()> {
         while let Some(completion) = self.queue.wait_for(usize::MAX)? {
             self.complete(completion);
         }
@@ -186,7 +190,7 @@ impl RunReader {
     }
 
     /// A page of a run; `None` when it could not be read, or is in flight.
-    pub(crate) fn page(&self, run: RunNo, index: usize) -> Option<RunPage> {
+    pub fn page(&self, run: RunNo, index: usize) -> Option<RunPage> {
         match &self.runs[run.0].state {
             RunState::Arrived(run) => Some(RunPage { run: Arc::clone(run), index }),
             RunState::InFlight | RunState::Failed => None,
@@ -197,7 +201,7 @@ impl RunReader {
     ///
     /// # Panics
     /// When all of its pages were released before.
-    pub(crate) fn release(&mut self, run: RunNo) {
+    pub fn release(&mut self, run: RunNo) {
         let forgotten = &mut self.runs[run.0];
         forgotten.wanted = forgotten.wanted.checked_sub(1).expect("each page is forgotten once");
         self.free_unwanted(run.0);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pleach_beatree::pages::quarantine::Quarantine;
 use pleach_beatree::region::{AwayRegion, RegionSource};
 use pleach_beatree::{ChildRef, ChildTable, Error, PageNo, Region};
 use pleach_core::page::stream::StreamId;
@@ -22,7 +23,6 @@ use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use super::quarantine::Quarantine;
 use crate::error::Result;
 use crate::state::Database;
 

@@ -16,14 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::{Error, PageNo};
 use pleach_core::Prefix;
-use pleach_journal::format::names::LEAF_FILE;
+
+use crate::error::Error;
+use crate::files::LEAF_FILE;
+use crate::page_no::PageNo;
 
 /// Time between a page's first failure and its first trial.
-pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
+pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest time between two trials.
-pub(crate) const LONGEST_RETRY: Duration = Duration::from_secs(60);
+pub const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// Most pages that one step of the flush tries again.
 const TRIALS: usize = 16;
 
@@ -47,15 +49,18 @@ pub struct Quarantined {
 
 /// A leaf page, with the namespace and the prefix of its keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LeafName {
-    pub(crate) page: PageNo,
-    pub(crate) namespace: u8,
-    pub(crate) prefix: Prefix,
+pub struct LeafName {
+    /// Its number.
+    pub page: PageNo,
+    /// Its namespace.
+    pub namespace: u8,
+    /// The prefix of its keys.
+    pub prefix: Prefix,
 }
 
 /// Why a page is quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QuarantineReason {
+pub enum QuarantineReason {
     /// The page cannot be read: a good read releases it.
     Unreadable,
     /// The page contradicts the index: only a flush that finds it right releases it.
@@ -77,7 +82,7 @@ type Pages = BTreeMap<PageNo, QuarantineEntry>;
 
 /// The quarantined pages.
 #[derive(Debug, Default)]
-pub(crate) struct Quarantine {
+pub struct Quarantine {
     count: AtomicU64,
     pages: Mutex<Pages>,
     /// Leaf pages that were released and are not yet due for a flush.
@@ -87,14 +92,14 @@ pub(crate) struct Quarantine {
 }
 
 /// Time to wait after this number of failures in a row.
-pub(crate) fn backoff(failures: u32) -> Duration {
+pub fn backoff(failures: u32) -> Duration {
     let doubled = FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(LONGEST_RETRY)
 }
 
 impl Quarantine {
     /// Number of pages.
-    pub(crate) fn len(&self) -> u64 {
+    fn len(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
@@ -104,7 +109,7 @@ impl Quarantine {
     }
 
     /// Quarantines a page, or records a failed trial.
-    pub(crate) fn insert(
+    pub fn insert(
         &self,
         LeafName { page, namespace, prefix }: LeafName,
         error: Error,
@@ -124,14 +129,7 @@ impl Quarantine {
     }
 
     /// Quarantines the branch page of a region, or records another failure.
-    pub(crate) fn lose(
-        &self,
-        file: &'static str,
-        page: u64,
-        namespace: u8,
-        prefix: Prefix,
-        error: Error,
-    ) {
+    pub fn lose(&self, file: &'static str, page: u64, namespace: u8, prefix: Prefix, error: Error) {
         let mut lost = self.lost.lock();
         if let Some(known) = lost.iter_mut().find(|entry| entry.page == page) {
             (known.error, known.trials) = (error, known.trials + 1);
@@ -142,24 +140,24 @@ impl Quarantine {
     }
 
     /// Notes that the region with this branch page is in memory.
-    pub(crate) fn note_region(&self, branch: u64) {
+    pub fn note_region(&self, branch: u64) {
         self.lost.lock().retain(|entry| entry.page != branch);
     }
 
     /// The error of a leaf page of a lost region.
-    pub(crate) fn lost_error(&self, page: PageNo) -> Option<Error> {
+    pub fn lost_error(&self, page: PageNo) -> Option<Error> {
         let lost = page.is_lost().then(|| self.lost.lock())?;
         let mut found = lost.iter().filter(|entry| PageNo::lost(entry.page) == page);
         found.next().map(|entry| entry.error.clone())
     }
 
     /// The error of the first lost region.
-    pub(crate) fn first_lost(&self) -> Option<Error> {
+    pub fn first_lost(&self) -> Option<Error> {
         self.lost.lock().first().map(|entry| entry.error.clone())
     }
 
     /// True when the flush must not use a page. A cached page need not be read, so that it may be unreadable.
-    pub(crate) fn is_barred(&self, page: PageNo, is_cached: bool) -> bool {
+    pub fn is_barred(&self, page: PageNo, is_cached: bool) -> bool {
         let Some(pages) = self.lock_if_any() else { return false };
         let kept = |entry: &QuarantineEntry| {
             !entry.on_trial && (entry.reason == QuarantineReason::Contradicts || !is_cached)
@@ -168,12 +166,12 @@ impl Quarantine {
     }
 
     /// True when a page is quarantined, be it on trial.
-    pub(crate) fn contains(&self, page: PageNo) -> bool {
+    pub fn contains(&self, page: PageNo) -> bool {
         self.lock_if_any().is_some_and(|pages| pages.contains_key(&page))
     }
 
     /// The error of a page that contradicts the index, be it on trial.
-    pub(crate) fn contradicting(&self, page: PageNo) -> Option<Error> {
+    pub fn contradicting(&self, page: PageNo) -> Option<Error> {
         let pages = self.lock_if_any()?;
         let entry = pages.get(&page)?;
         (entry.reason == QuarantineReason::Contradicts).then(|| entry.listed.error.clone())
@@ -191,7 +189,7 @@ impl Quarantine {
     }
 
     /// Removes a page that nothing names any more.
-    pub(crate) fn forget(&self, page: PageNo) {
+    pub fn forget(&self, page: PageNo) {
         if let Some(mut pages) = self.lock_if_any() {
             pages.remove(&page);
             self.count.store(pages.len() as u64, Ordering::Release);
@@ -199,7 +197,7 @@ impl Quarantine {
     }
 
     /// Begins trials of some pages that are due.
-    pub(crate) fn begin_due_trials(&self, now: Duration) -> Vec<(LeafName, QuarantineReason)> {
+    pub fn begin_due_trials(&self, now: Duration) -> Vec<(LeafName, QuarantineReason)> {
         let Some(mut pages) = self.lock_if_any() else { return Vec::new() };
         let due = pages.iter_mut().filter(|(_, entry)| !entry.on_trial && entry.next <= now);
         due.take(TRIALS)
@@ -212,7 +210,7 @@ impl Quarantine {
     }
 
     /// When the next trial is due.
-    pub(crate) fn next_due(&self) -> Option<Duration> {
+    pub fn next_due(&self) -> Option<Duration> {
         let pages = self.lock_if_any()?;
         pages.values().filter(|entry| !entry.on_trial).map(|entry| entry.next).min()
     }
@@ -223,12 +221,12 @@ impl Quarantine {
     }
 
     /// Removes and returns the released leaf pages, for the flush.
-    pub(crate) fn take_released(&self) -> Vec<(u8, Prefix)> {
+    pub fn take_released(&self) -> Vec<(u8, Prefix)> {
         std::mem::take(&mut self.released.lock())
     }
 
     /// All quarantined pages, by file and page.
-    pub(crate) fn list(&self) -> Vec<Quarantined> {
+    pub fn list(&self) -> Vec<Quarantined> {
         let mut all = self.lost.lock().clone();
         all.extend(self.pages.lock().values().map(|entry| entry.listed.clone()));
         all

@@ -11,20 +11,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
-use pleach_beatree::Value;
-use pleach_beatree::stored::overflow_cell;
 use pleach_core::ValueHash;
+
+use crate::stored::overflow_cell;
+use crate::value::Value;
 
 /// A value of more than one part in this many of the limit is not kept.
 const LARGE: usize = 16;
 
 /// The first page of a value's runs, and its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LongValueId(u64, ValueHash);
+pub struct LongValueId(u64, ValueHash);
 
 impl LongValueId {
     /// The id of the value that a raw overflow cell names.
-    pub(crate) fn of(raw: &[u8]) -> Self {
+    pub fn of(raw: &[u8]) -> Self {
         let cell = overflow_cell(raw);
         Self(cell.extents().next().map_or(0, |extent| extent.start), cell.value_hash())
     }
@@ -69,23 +70,24 @@ impl ClockCache {
 }
 
 /// The cache of long values.
-pub(crate) struct LongValues {
+pub struct LongValues {
     limit: usize,
     cache: RwLock<ClockCache>,
 }
 
 impl LongValues {
     /// A cache of at most `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         Self { limit, cache: RwLock::default() }
     }
 
     /// Bytes of the kept values and their table.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.cache.read().bytes()
     }
 
-    pub(crate) fn get(&self, id: &LongValueId) -> Option<Value> {
+    /// A value, if it is kept.
+    pub fn get(&self, id: &LongValueId) -> Option<Value> {
         let kept = self.cache.read();
         let slot = kept.values.get(id)?;
         slot.used.store(true, Ordering::Relaxed);
@@ -93,7 +95,7 @@ impl LongValues {
     }
 
     /// Keeps a value that was read and checked, unless it is large. True when it did.
-    pub(crate) fn insert(&self, id: LongValueId, value: &Value) -> bool {
+    pub fn insert(&self, id: LongValueId, value: &Value) -> bool {
         let bytes = value.heap_bytes();
         if bytes > self.limit / LARGE {
             return false;

@@ -1,9 +1,12 @@
-//! The index of an open database: which region covers a key, and where its page is.
+//! The index of a tree: which region covers a key, and where its page is. [`regions`] has the regions as they are at a
+//! moment.
 //!
 //! Invariants:
 //! * regions tile the key space;
 //! * a region is retired under its write lock, which is held until the index without it is published;
 //! * whoever replaces regions holds [`Index::hold_structure`].
+
+pub mod regions;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,13 +14,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_beatree::lock_order::{RankedMutex, RankedMutexGuard};
-use pleach_beatree::{PageNo, Region, RegionIndex, RegionState, Stored};
 use pleach_core::hexadecimal::hex;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 
-use crate::state::lock_ranks::STRUCTURE;
+use self::regions::RegionIndex;
+use crate::lock_order::{RankedMutex, RankedMutexGuard, STRUCTURE};
+use crate::page_no::PageNo;
+use crate::region::{Region, RegionState};
+use crate::stored::Stored;
 
 /// How often a lookup may find its region retired.
 ///
@@ -31,15 +36,18 @@ const MAX_LOOKUPS: usize = 258;
 
 /// The place of a key's page, by the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageRef {
-    pub(crate) page: PageNo,
-    pub(crate) tag: u32,
+pub struct PageRef {
+    /// Its number.
+    pub page: PageNo,
+    /// Its tag.
+    pub tag: u32,
     /// The namespace that the page must belong to.
-    pub(crate) namespace: u8,
+    pub namespace: u8,
 }
 
 /// The place of a key's state.
-pub(crate) enum KeyPlace {
+#[derive(Debug)]
+pub enum KeyPlace {
     /// The page that has it, if the key exists at all.
     Page(PageRef),
     /// No page is needed: a buffered change, or no page where the key would be.
@@ -47,7 +55,8 @@ pub(crate) enum KeyPlace {
 }
 
 /// The regions, and which of their pages are due for a flush.
-pub(crate) struct Index {
+#[derive(Debug)]
+pub struct Index {
     regions: ArcSwap<RegionIndex>,
     /// Held by a flush while it changes layouts, and by a commit that was overtaken too often.
     structure: RankedMutex<()>,
@@ -64,7 +73,7 @@ pub(crate) struct Index {
 /// Invariant: a commit updates them before it is published. So when `as_of` is at most `s`, they are the nodes of
 /// commit `s`, once that is published.
 #[derive(Debug, Default)]
-pub(crate) struct RootNodes {
+pub struct RootNodes {
     /// The regions that the nodes are over, and the nodes.
     tiling: Option<(Arc<RegionIndex>, Tiling)>,
     /// The last commit that has changed a node.
@@ -73,7 +82,7 @@ pub(crate) struct RootNodes {
 
 impl RootNodes {
     /// The nodes, if they are over these regions, and the last commit that changed them.
-    pub(crate) fn tiling_over(&self, regions: &Arc<RegionIndex>) -> Option<(&Tiling, u64)> {
+    pub fn tiling_over(&self, regions: &Arc<RegionIndex>) -> Option<(&Tiling, u64)> {
         let (of, tiling) = self.tiling.as_ref()?;
         Arc::ptr_eq(of, regions).then_some((tiling, self.as_of))
     }
@@ -107,7 +116,7 @@ impl DuePages {
 
 impl Index {
     /// The index of these regions. Pages for which `is_due` is true are due from the start.
-    pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(u8) -> bool) -> Self {
+    pub fn new(regions: RegionIndex, is_due: impl Fn(u8) -> bool) -> Self {
         let mut due = DuePages::default();
         for region in regions.regions() {
             due.add(due_children(&region.row(), &is_due));
@@ -123,17 +132,17 @@ impl Index {
 
     /// The present regions, for a few lookups.
     #[inline]
-    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<RegionIndex>> {
+    pub fn load(&self) -> arc_swap::Guard<Arc<RegionIndex>> {
         self.regions.load()
     }
 
     /// The present regions, to be kept.
-    pub(crate) fn load_full(&self) -> Arc<RegionIndex> {
+    pub fn load_full(&self) -> Arc<RegionIndex> {
         self.regions.load_full()
     }
 
     /// Locks and returns the nodes over these regions. While the guard lives no commit changes them.
-    pub(crate) fn root_nodes(
+    pub fn root_nodes(
         &self,
         hasher: Hasher,
         regions: &Arc<RegionIndex>,
@@ -157,7 +166,7 @@ impl Index {
     }
 
     /// Applies the new nodes that commit `number` has given these regions, in order.
-    pub(crate) fn update_root(&self, hasher: Hasher, number: u64, changed: &[(Prefix, Node)]) {
+    pub fn update_root(&self, hasher: Hasher, number: u64, changed: &[(Prefix, Node)]) {
         let regions = self.load();
         let mut root = self.root.write();
         let RootNodes { tiling: of, as_of } = &mut *root;
@@ -171,12 +180,15 @@ impl Index {
     }
 
     /// While the guard lives nobody else splits, merges or replaces pages and regions.
-    pub(crate) fn hold_structure(&self) -> RankedMutexGuard<'_, ()> {
+    pub fn hold_structure(&self) -> RankedMutexGuard<'_, ()> {
         self.structure.lock()
     }
 
-    /// Publishes a new list of regions; returns the one before. The caller holds the structure.
-    pub(crate) fn publish(&self, regions: RegionIndex) -> Arc<RegionIndex> {
+    /// Publishes a new list of regions; returns the one before.
+    ///
+    /// # Panics
+    /// When nobody holds the structure.
+    pub fn publish(&self, regions: RegionIndex) -> Arc<RegionIndex> {
         assert!(self.structure.try_lock().is_none(), "the structure is held");
         self.regions.swap(Arc::new(regions))
     }
@@ -185,7 +197,7 @@ impl Index {
     ///
     /// # Panics
     /// When the index has retired regions, which is a defect: see [`MAX_LOOKUPS`].
-    pub(crate) fn with_region<T>(
+    pub fn with_region<T>(
         &self,
         key: &Key,
         mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
@@ -202,13 +214,13 @@ impl Index {
     }
 
     /// The page of a key, also where a buffered change lies over it; `None` when there is none.
-    pub(crate) fn page_of(&self, key: &Key) -> Option<PageRef> {
+    pub fn page_of(&self, key: &Key) -> Option<PageRef> {
         self.with_region(key, |_, state| child_page(state, state.children().find(key)))
     }
 
     /// The place of a key's present state.
     #[inline]
-    pub(crate) fn place_of(&self, key: &Key) -> KeyPlace {
+    pub fn place_of(&self, key: &Key) -> KeyPlace {
         self.with_region(key, |_, state| match state.buffered_change(key) {
             Some(buffered) => KeyPlace::Memory(buffered.stored.clone()),
             None => match child_page(state, state.children().find(key)) {
@@ -219,7 +231,7 @@ impl Index {
     }
 
     /// Makes the pages of a region due that have at least so many changes.
-    pub(crate) fn make_due_in(&self, region: &Region, flush_at: u8) {
+    pub fn make_due_in(&self, region: &Region, flush_at: u8) {
         let state = region.read();
         let due: Vec<Prefix> = due_children(&state, &|changes| changes >= flush_at).collect();
         drop(state);
@@ -229,7 +241,7 @@ impl Index {
     }
 
     /// Makes these pages due for a flush.
-    pub(crate) fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
+    pub fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
         let mut due = self.due.lock();
         due.add(prefixes);
         self.due_count.store(due.pages.len(), Ordering::Release);
@@ -237,12 +249,12 @@ impl Index {
 
     /// True when any page is due. Costs one load, for callers that look at all namespaces.
     #[inline]
-    pub(crate) fn has_due(&self) -> bool {
+    pub fn has_due(&self) -> bool {
         self.due_count() > 0
     }
 
     /// Removes and returns up to `count` due pages, in the order in which they became due. Only the flush calls it.
-    pub(crate) fn take_due(&self, count: usize) -> Vec<Prefix> {
+    pub fn take_due(&self, count: usize) -> Vec<Prefix> {
         let due = &mut self.due.lock().pages;
         let count = due.len().min(count);
         let taken = due.drain(..count).collect();
@@ -251,12 +263,12 @@ impl Index {
     }
 
     /// Number of due pages, some of which may be counted twice, when the list was last unlocked.
-    pub(crate) fn due_count(&self) -> usize {
+    pub fn due_count(&self) -> usize {
         self.due_count.load(Ordering::Acquire)
     }
 
     /// Bytes of the list of due pages.
-    pub(crate) fn due_bytes(&self) -> usize {
+    pub fn due_bytes(&self) -> usize {
         self.due.lock().pages.capacity() * size_of::<Prefix>()
     }
 }
@@ -270,7 +282,7 @@ fn due_children(state: &RegionState, is_due: &impl Fn(u8) -> bool) -> impl Itera
 
 /// The place of a child's page; `None` when it has none.
 #[inline]
-pub(crate) fn child_page(state: &RegionState, child: usize) -> Option<PageRef> {
+pub fn child_page(state: &RegionState, child: usize) -> Option<PageRef> {
     let children = state.children();
     let page = children.page(child)?;
     Some(PageRef { page, tag: children.tag(child), namespace: state.namespace() })

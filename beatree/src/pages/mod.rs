@@ -1,0 +1,13 @@
+//! The pages of a tree on the device: where they are read ([`in_flight`], [`reader`], [`run_reader`]), kept ([`store`]) and
+//! quarantined ([`quarantine`]), and which are in use ([`space`]); values too long for a page ([`overflow`],
+//! [`long_values`]).
+#![expect(missing_debug_implementations, reason = "devices, rings and maps")]
+
+pub mod in_flight;
+pub mod long_values;
+pub mod overflow;
+pub mod quarantine;
+pub mod reader;
+pub mod run_reader;
+pub mod space;
+pub mod store;
