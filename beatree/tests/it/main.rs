@@ -7,4 +7,5 @@ mod grace_outlasts_readers;
 mod regions_change_in_place;
 mod space_agrees_with_a_naive_twin;
 mod space_extents_agree_with_a_naive_twin;
+mod tree_is_what_was_put_into_it;
 mod treelets_agree_with_the_naive_trie;
