@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pleach::Advice;
 use pleach::errors::{IoError, LockHolder};
-use pleach::internals::error::Contradiction;
+use pleach::internals::error::{Contradiction, TreeError};
 use pleach_archive::ArchiveError;
 use pleach_journal::format::creation::CreationError;
 use pleach_ops::export::StreamError;
@@ -223,7 +223,7 @@ fn kind_of_db(error: &pleach::Error) -> ErrorKind {
         | E::HistoryLost { .. }
         | E::Corrupt(
             Contradiction::Backup { .. }
-            | Contradiction::Page { file: "overflow", .. }
+            | Contradiction::Tree(TreeError::Contents { file: "overflow", .. })
             | Contradiction::Pairs { .. },
         )
         | E::OtherRoot { .. } => ErrorKind::Damaged,

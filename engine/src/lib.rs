@@ -283,7 +283,7 @@ pub mod internals {
 
     /// Causes of errors.
     pub mod error {
-        pub use pleach_beatree::space::SpaceError;
+        pub use pleach_beatree::Error as TreeError;
         pub use pleach_core::page::{OverflowError, PageError};
 
         pub use crate::error::{Contradiction, full_or};

@@ -248,6 +248,12 @@ impl Cache {
         drop(removed);
     }
 
+    /// The current batch: the commit that it will make.
+    #[inline]
+    pub fn batch(&self) -> u64 {
+        self.batch.load(Ordering::Relaxed)
+    }
+
     /// Begins a batch: pages held for an earlier one can be evicted. Numbers ascend by one; when a number is left out,
     /// no page is held any more.
     pub fn set_batch(&self, batch: u64) {
@@ -268,7 +274,7 @@ impl Cache {
 
     /// Figures. While other threads use the cache they are not all of one moment.
     pub fn stats(&self) -> CacheStats {
-        let batch = self.batch.load(Ordering::Relaxed);
+        let batch = self.batch();
         let mut sum = CacheStats::default();
         for slot in &self.shards {
             let mut shard = slot.0.lock();
@@ -281,7 +287,7 @@ impl Cache {
     #[inline]
     fn lock(&self, page_no: PageNo) -> RankedMutexGuard<'_, Shard> {
         let mut shard = self.shards[shard_of(hash(page_no), self.shards.len())].0.lock();
-        shard.begin(self.batch.load(Ordering::Relaxed));
+        shard.begin(self.batch());
         shard
     }
 }

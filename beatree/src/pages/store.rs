@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
-use pleach_io::{Disk, Executor, File, IoError, PageBuf};
+use pleach_io::{Disk, File, IoError, PageBuf};
 
 use super::in_flight::{InFlight, ReadMode};
 use super::quarantine::{LeafName, Quarantine, QuarantineReason};
@@ -43,11 +43,10 @@ pub struct Store {
     pub grace: Grace,
     /// Pages that are being read.
     pub in_flight: Arc<InFlight>,
-    /// The commit that the batch under way will make.
-    batch: AtomicU64,
     /// Quarantined pages.
     pub quarantine: Arc<Quarantine>,
-    waiters: Arc<dyn PageWaiters>,
+    /// Told when a quarantined page can be used again.
+    pub waiters: Arc<dyn PageWaiters>,
     /// Counters of its pages.
     pub counters: PageCounters,
 }
@@ -73,56 +72,7 @@ pub trait PageWaiters: Send + Sync {
     fn page_released(&self);
 }
 
-/// The parts of a store.
-pub struct StoreParts {
-    /// The folder.
-    pub device: Disk,
-    /// Whose clock and events are used.
-    pub runtime: Executor,
-    /// Random id of the database.
-    pub database: u64,
-    /// The file of leaf pages.
-    pub leaf_file: File,
-    /// Bytes of the leaf cache.
-    pub cache: usize,
-    /// Bytes of page buffers that are kept for reuse.
-    pub buffers: usize,
-    /// Told when a quarantined page can be used again.
-    pub waiters: Arc<dyn PageWaiters>,
-    /// Quarantined pages.
-    pub quarantine: Arc<Quarantine>,
-}
-
 impl Store {
-    /// A store without cached pages.
-    pub fn new(parts: StoreParts) -> Self {
-        Self {
-            device: parts.device,
-            database: parts.database,
-            leaf_file: parts.leaf_file,
-            cache: Cache::new(parts.cache),
-            buffers: Buffers::new(parts.buffers),
-            grace: Grace::new(),
-            in_flight: InFlight::new(parts.runtime),
-            batch: AtomicU64::new(0),
-            quarantine: parts.quarantine,
-            waiters: parts.waiters,
-            counters: PageCounters::default(),
-        }
-    }
-
-    /// Begins the batch that makes this commit: pages that it reads stay cached until the next one.
-    pub fn begin_batch(&self, commit: u64) {
-        self.batch.store(commit, Ordering::Relaxed);
-        self.cache.set_batch(commit);
-    }
-
-    /// The commit that the batch under way will make.
-    #[inline]
-    pub fn batch(&self) -> u64 {
-        self.batch.load(Ordering::Relaxed)
-    }
-
     /// Identity that the leaf page of this number must have.
     pub fn leaf_identity(&self, page: PageNo) -> Identity {
         Identity { kind: FileKind::Leaf, page_no: u64::from(page), db_id: self.database }
@@ -196,7 +146,7 @@ impl Store {
     /// The state of a key in a page, if the page is cached.
     #[inline]
     pub fn cached_state(&self, at: PageRef, key: &Key) -> Option<Stored> {
-        let found = self.cache.stored(at.page, at.tag, self.batch(), key);
+        let found = self.cache.stored(at.page, at.tag, self.cache.batch(), key);
         if found.is_some() {
             self.count_hits(1);
         }
@@ -212,8 +162,8 @@ impl Store {
             refused => refused?,
         }
         let until = match mode {
-            ReadMode::Announced => self.batch() + 1,
-            ReadMode::Keys => self.batch(),
+            ReadMode::Announced => self.cache.batch() + 1,
+            ReadMode::Keys => self.cache.batch(),
             ReadMode::Flush => NO_BATCH,
         };
         let page = self.cache.insert(at.page, at.tag, buf.page(0), until);

@@ -4,19 +4,21 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::files::{LEAF_FILE, OVERFLOW_FILE};
+use pleach_beatree::grace::Grace;
 use pleach_beatree::index::{Index, KeyPlace, PageRef, child_page};
 use pleach_beatree::load::{BuiltLeaf, regions};
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::page_plan::{
     CellRef, PageCells, PageStamp, fold_pages, plan_pages, write_page,
 };
-use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::in_flight::{InFlight, ReadMode};
 use pleach_beatree::pages::overflow;
 use pleach_beatree::pages::quarantine::Quarantine;
 use pleach_beatree::pages::reader::{PageReader, Submission};
 use pleach_beatree::pages::space::{PageSpace, SpaceParts};
-use pleach_beatree::pages::store::{PageWaiters, Store, StoreParts};
+use pleach_beatree::pages::store::{PageCounters, PageWaiters, Store};
 use pleach_beatree::region::{AwayRegion, NewNodes, RegionCommit, RegionSource, Relocation};
 use pleach_beatree::space::{FileGeometry, LeafSpace, OverflowSpace};
 use pleach_beatree::split_regions::split_regions;
@@ -155,16 +157,18 @@ impl Tree {
     ) -> Self {
         let open = |name| device.open(name, OpenMode::Write).expect("made before");
         let (leaf, overflow) = (open(LEAF_FILE), open(OVERFLOW_FILE));
-        let store = Store::new(StoreParts {
+        let store = Store {
             device: device.clone(),
-            runtime,
             database: DATABASE,
             leaf_file: leaf.clone(),
-            cache: 1 << 19,
-            buffers: 1 << 16,
-            waiters: Arc::new(Nobody),
+            cache: Cache::new(1 << 19),
+            buffers: Buffers::new(1 << 16),
+            grace: Grace::new(),
+            in_flight: InFlight::new(runtime),
             quarantine,
-        });
+            waiters: Arc::new(Nobody),
+            counters: PageCounters::default(),
+        };
         let space = PageSpace::new(SpaceParts {
             device,
             leaf,

@@ -264,7 +264,7 @@ fn publish(
         state.in_flight -= 1;
         state.is_awaited()
     };
-    db.store.begin_batch(number + 1);
+    db.store.cache.set_batch(number + 1);
     db.pace.notify();
     // A flush or a checkpoint that waits for a moment without commits takes this one.
     let wake = if is_awaited { pleach_io::Event::notify } else { pleach_io::Event::notify_soon };

@@ -13,7 +13,7 @@ use pleach_journal::format::position::LogPos;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Contradiction {
-    /// A tree contradicts itself: its image, the space of its files, or a long value.
+    /// A tree contradicts itself: its pages, its image, the space of its files, or a long value.
     #[error(transparent)]
     Tree(#[from] TreeError),
     /// The map of the overflow file does not fit the file, or the runs that records name.
@@ -136,16 +136,6 @@ pub enum Contradiction {
         /// What is wrong with the record.
         what: &'static str,
     },
-    /// A page is intact, and not the one that is named, or has invalid contents.
-    #[error("page {page} of {file}: {what}")]
-    Page {
-        /// File name.
-        file: &'static str,
-        /// Page number.
-        page: u64,
-        /// What is wrong with the page.
-        what: &'static str,
-    },
     /// The pairs or changes of a range do not fit the proofs of its keys.
     #[error("a proof of a range does not fit together: {0}")]
     Proof(BuildError),
@@ -209,12 +199,6 @@ pub enum Contradiction {
     KeyOrder {
         /// The key.
         key: Key,
-    },
-    /// Pages and the changes buffered for them do not fold to the node in the index.
-    #[error("the pairs below {prefix:?} do not fold to the node in the index")]
-    Fold {
-        /// The prefix of the node.
-        prefix: Prefix,
     },
     /// The merged changes of a chain of overlays do not lead to its root.
     #[error(

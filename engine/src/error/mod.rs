@@ -413,10 +413,6 @@ impl From<TreeError> for Error {
             TreeError::ForeignPage { file, page, expected, found } => {
                 Self::ForeignImagePage { file, page, expected, found }
             }
-            TreeError::Contents { file, page, what } => {
-                Contradiction::Page { file, page, what }.into()
-            }
-            TreeError::Fold { prefix } => Contradiction::Fold { prefix }.into(),
             error => Self::Corrupt(error.into()),
         }
     }

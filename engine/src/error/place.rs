@@ -2,6 +2,7 @@
 
 use std::mem::{Discriminant, discriminant};
 
+use pleach_beatree::Error as TreeError;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::log::{LogError, ScanError};
 
@@ -44,7 +45,9 @@ impl Error {
             Self::StalePage { file, page, expected, .. } => Place::Tagged(file, *page, *expected),
             Self::Page { file, page, .. }
             | Self::ForeignImagePage { file, page, .. }
-            | Self::Corrupt(Contradiction::Page { file, page, .. }) => Place::Page(file, *page),
+            | Self::Corrupt(Contradiction::Tree(TreeError::Contents { file, page, .. })) => {
+                Place::Page(file, *page)
+            }
             Self::ShortFile { file, .. } => Place::File(file, 0),
             Self::MissingFile { file } => Place::File(file, 0),
             Self::Corrupt(what) => Place::Kind(discriminant(what)),

@@ -265,7 +265,7 @@ fn start_chunk(job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
     let db = job.batch.db;
     chunk.gather(job.batch, job.chunk_range(chunk.index))?;
     let cache = &db.store.cache;
-    let next = db.store.batch() + 1;
+    let next = db.store.cache.batch() + 1;
     let mut hits = 0;
     for index in 0..chunk.pages.len() {
         let steps = [LookupStep::Table, LookupStep::Entry, LookupStep::Front];

@@ -393,7 +393,7 @@ fn publish(
     db.commits.undo.set_barrier(commit);
     drop(state);
     drop(structure);
-    db.store.begin_batch(commit + 1);
+    db.store.cache.set_batch(commit + 1);
     db.count_leaf_pages(db.kind, isize::try_from(pages).expect("fewer than 2^40 pages"));
     db.pace.notify();
     Ok(node)

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use pleach_beatree::cache::{Buffers, Cache};
+use pleach_beatree::grace::Grace;
 use pleach_beatree::index::Index;
+use pleach_beatree::pages::in_flight::InFlight;
 use pleach_beatree::pages::long_values::LongValues;
 use pleach_beatree::pages::space::{PageSpace, SpaceParts};
-use pleach_beatree::pages::store::{Store, StoreParts};
+use pleach_beatree::pages::store::{PageCounters, Store};
 use pleach_io::{Disk, Executor, OpenMode, ProcessTag, TaskHandle};
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_journal::log::LogWriter;
@@ -77,17 +80,19 @@ pub(super) fn assemble(
     let budget = Budget::new(&options, log_limit, index_bytes, Arc::clone(&counters));
     let pace = Pace::new(runtime.clone(), options.tuning.stall_after);
     let flush_at = options.tuning.flush_at;
-    let store = Arc::new(Store::new(StoreParts {
+    let store = Arc::new(Store {
         device: device.clone(),
-        runtime: runtime.clone(),
         database: newest.database,
         leaf_file: leaf.clone(),
-        cache: budget.leaf_cache_bytes(),
-        buffers: budget.buffer_bytes(),
-        waiters: Arc::<Pace>::clone(&pace),
+        cache: Cache::new(budget.leaf_cache_bytes()),
+        buffers: Buffers::new(budget.buffer_bytes()),
+        grace: Grace::new(),
+        in_flight: InFlight::new(runtime.clone()),
         quarantine: recovered.quarantine,
-    }));
-    store.begin_batch(recovered.tip.number + 1);
+        waiters: Arc::<Pace>::clone(&pace),
+        counters: PageCounters::default(),
+    });
+    store.cache.set_batch(recovered.tip.number + 1);
     let tries = recovered.tries.into_iter().map(|found| {
         let index = Index::new(found.regions, |changes| changes >= flush_at);
         Trie { dropped: found.dropped, ..Trie::new(found.namespace, found.kind, Arc::new(index)) }

@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind::NotFound;
 
+use pleach_beatree::Error as TreeError;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::LeafSpace;
 use pleach_core::{Hasher, Node};
@@ -20,7 +21,7 @@ use pleach_journal::format::table::{map_end, map_pages};
 use pleach_journal::log::segment::{self, Segments};
 
 use super::recovery::{LogBounds, LogEnd, RecoveredState, recover};
-use crate::error::{Contradiction, Error, NoRoom, Result};
+use crate::error::{Error, NoRoom, Result};
 use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 
@@ -250,7 +251,7 @@ fn leaf_space(
     let file = device.open(LEAF_FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
     let (file, page, what) = (LEAF_FILE, found / PAGE as u64, "no page number reaches it");
-    let pages = u32::try_from(page).map_err(|_| Contradiction::Page { file, page, what })?;
+    let pages = u32::try_from(page).map_err(|_| TreeError::Contents { file, page, what })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
     let RecoveredState { leaf_pages, leaf_map, .. } = recovered;
     let end = leaf_pages.iter().max().map_or(0, |last| last.get() + 1).max(map_end(leaf_map));

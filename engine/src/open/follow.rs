@@ -240,7 +240,7 @@ impl Follower {
                 return Err(Contradiction::Root { commit, namespace, expected, found }.into());
             }
         }
-        db.store.begin_batch(tip.number + 1);
+        db.store.cache.set_batch(tip.number + 1);
         {
             let _state = db.commits.sequencer.lock();
             db.commits.publish(tip);

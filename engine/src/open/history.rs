@@ -13,10 +13,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach_beatree::Stored;
 use pleach_beatree::pages::overflow;
 use pleach_beatree::pages::space::RetiredExtents;
 use pleach_beatree::space::OverflowSpace;
+use pleach_beatree::{Error as TreeError, Stored};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::Disk;
@@ -333,7 +333,7 @@ impl HistoryReplay {
                 Some(at) => {
                     let (file, page) = (OVERFLOW_FILE, pages[at].start);
                     let what = "the page is taken by something else";
-                    Err(Contradiction::Page { file, page, what }.into())
+                    Err(TreeError::Contents { file, page, what }.into())
                 }
                 None if self.limits.reads_runs => run.check().map_err(Error::from),
                 None => Ok(()),

@@ -179,7 +179,7 @@ impl Tested {
         db.commits.undo.set_barrier(number);
         drop(sequencer);
         db.commits.sequencer.write_through(end, true).expect("written");
-        db.store.begin_batch(number + 1);
+        db.store.cache.set_batch(number + 1);
         self.disk.mark(number);
         self.after.insert(number, self.model.clone());
         db.pace.wake();

@@ -88,7 +88,7 @@ pub(super) fn look_up(
         pages.for_each(|at| cache.cpu_prefetch(at.page, step));
     }
     // One batch longer, since the batch under way may be finished before they are read.
-    let until = db.store.batch() + 1;
+    let until = db.store.cache.batch() + 1;
     for (key, found) in keys.iter().zip(&mut found) {
         let Some(at) = found.at.take() else { continue };
         found.page = cache.get_for_batch(at.page, at.tag, until);

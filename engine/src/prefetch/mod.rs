@@ -230,7 +230,7 @@ impl Prefetcher {
                 continue;
             };
             let prefetch = &*self.prefetch;
-            let is_late = db.store.batch() > request.batch + 1;
+            let is_late = db.store.cache.batch() > request.batch + 1;
             if !is_late && !prefetch.note_room(request, has_room(db, &mut self.full)) {
                 return false;
             }
@@ -265,7 +265,7 @@ impl Prefetcher {
 
 /// True when there is room for more announced pages, or the task has waited long enough.
 fn has_room(db: &NamespaceDb, full: &mut Option<(u64, Duration)>) -> bool {
-    let (batch, now) = (db.store.batch(), db.pace.now());
+    let (batch, now) = (db.store.cache.batch(), db.pace.now());
     let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
     let waited = now.saturating_sub(since) >= ROOM_TIMEOUT;
     let can_hold = db.store.cache.can_hold();

@@ -122,7 +122,7 @@ impl PrefetchState {
         base: u64,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
-        let (in_memory, batch) = (self.is_all_in_memory(db), db.store.batch());
+        let (in_memory, batch) = (self.is_all_in_memory(db), db.store.cache.batch());
         // Pages of the next batch would leave no room for those that the present one still needs.
         if in_memory && keys.len() < FEW || self.full.load(Ordering::Relaxed) == batch {
             return None;
@@ -149,7 +149,7 @@ impl PrefetchState {
     /// Whether all pages are in memory, or were in this batch: counting them locks each shard of the cache. Pages that were
     /// evicted since are read when they are needed.
     fn is_all_in_memory(&self, db: &NamespaceDb) -> bool {
-        let batch = db.store.batch();
+        let batch = db.store.cache.batch();
         let is_known = self.in_memory.load(Ordering::Relaxed) == batch;
         if !is_known && db.is_all_cached() {
             self.in_memory.store(batch, Ordering::Relaxed);

@@ -86,7 +86,7 @@ fn fetch_with_reader(
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
     let _guard = db.store.grace.enter();
-    let batch = db.store.batch();
+    let batch = db.store.cache.batch();
     let mut asked = HashSet::new();
     // Waits for one page, and completes all others that have arrived.
     let mut complete = |reader: &mut PageReader<()>| -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use pleach_beatree::Error as TreeError;
 use pleach_beatree::pages::overflow::read_piece;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::Prefix;
@@ -45,9 +46,8 @@ impl fmt::Display for BadPage {
 /// The first bad page of a long value; its first page where there is no file.
 pub fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Error) -> u64 {
     match error {
-        Error::Page { page, .. } | Error::Corrupt(Contradiction::Page { page, .. }) => {
-            return *page;
-        }
+        Error::Page { page, .. }
+        | Error::Corrupt(Contradiction::Tree(TreeError::Contents { page, .. })) => return *page,
         _ => {}
     }
     // Many pages were read at once: this finds the first that cannot be read alone.
