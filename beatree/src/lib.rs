@@ -4,6 +4,7 @@
 //! # What there is
 //!
 //! ```text
+//!   Tree               what a caller holds: the regions, pages due for a flush, and the store of all pages
 //!   RegionIndex        all regions in key order; replaced as a whole
 //!     Region           one lowest branch page in memory, behind a lock:
 //!       ChildTable       prefix, page number and tag of each leaf page
@@ -108,13 +109,15 @@ pub mod region;
 pub mod space;
 pub mod split_regions;
 pub mod stored;
+pub mod tree;
 pub mod treelet;
 pub mod value;
 
 pub use children::{ChildRef, ChildTable};
 pub use error::{Error, Result};
-pub use index::regions::RegionIndex;
-pub use page_no::PageNo;
+pub use index::RegionIndex;
+pub use page_no::{PageNo, PageRef};
 pub use region::{Region, RegionState};
 pub use stored::Stored;
+pub use tree::Tree;
 pub use value::Value;

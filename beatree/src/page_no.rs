@@ -28,6 +28,17 @@ pub const fn page_offset(page: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(u32);
 
+/// The place of a leaf page, by its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRef {
+    /// Its number.
+    pub page: PageNo,
+    /// Its tag.
+    pub tag: u32,
+    /// The namespace that the page must belong to.
+    pub namespace: u8,
+}
+
 /// A number that no page of the leaf file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("page number {0} is beyond the largest one of the leaf file")]

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use pleach_core::Hasher;
 use pleach_core::page::branch::MAX_ENTRIES;
 
-use crate::index::regions::RegionIndex;
+use crate::index::RegionIndex;
 use crate::region::{Region, WriteState};
 
 /// A region that is to be split, held for writing until its halves are published.

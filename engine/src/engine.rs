@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pleach_beatree::pages::reader::PageReaderPool;
+use pleach_beatree::pages::reader_pool::ReaderPool;
 use pleach_beatree::pages::run_reader::RunReader;
 use pleach_io::TaskHandle;
 
@@ -11,7 +13,6 @@ use crate::finish::Finisher;
 use crate::handles::{CountedHandle, HandleKind, Handles};
 use crate::metrics::Metrics;
 use crate::prefetch::requests::PrefetchState;
-use crate::read::reader_pool::{PageReaderPool, ReaderPool};
 use crate::state::NamespaceDb;
 
 /// An open database.

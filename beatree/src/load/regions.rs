@@ -53,7 +53,7 @@ pub fn regions(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::regions::RegionIndex;
+    use crate::index::RegionIndex;
     use pleach_core::{Hasher, TERMINATOR};
 
     #[test]

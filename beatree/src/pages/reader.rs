@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering;
 use pleach_io::{Completion, PAGE, PagePool, Queue, Request, RequestKind};
 
 use super::in_flight::{Claim, InFlight, ReadMode};
+use super::reader_pool::{ReaderPool, RingReader};
 use super::store::Store;
 use crate::cache::CachedPage;
 use crate::error::Result;
-use crate::index::PageRef;
+use crate::page_no::PageRef;
 use crate::page_no::page_offset;
 
 /// Number of pages after which waiters are woken: a wake-up costs more than a page.
@@ -160,6 +161,50 @@ impl<T> PageReader<T> {
         if std::mem::take(&mut self.awaited) {
             self.in_flight.notify();
         }
+    }
+}
+
+impl<T> RingReader for PageReader<T> {
+    const IS_THREAD_BOUND: bool = true;
+
+    fn is_idle(&self) -> bool {
+        self.in_flight() == 0
+    }
+}
+
+/// Readers for lookups of many keys.
+pub type PageReaderPool = ReaderPool<PageReader<()>>;
+
+impl PageReader<usize> {
+    /// Reads leaf pages and passes each of them, by its place in the list, to the closure as it comes.
+    ///
+    /// # Errors
+    /// Of the ring alone: what the reader has in flight is unknown then.
+    pub fn read_each(
+        &mut self,
+        store: &Store,
+        pages: &[PageRef],
+        mut take: impl FnMut(usize, Result<Arc<CachedPage>>),
+    ) -> Result<()> {
+        let leaf = |done: LoadedPage| done.page;
+        let (mut next, mut elsewhere) = (0, Vec::new());
+        while next < pages.len() || self.in_flight() > 0 {
+            while next < pages.len() && self.has_room() {
+                match self.enqueue(store, pages[next], next) {
+                    Submission::InFlight => {}
+                    Submission::Loaded(index, done) => take(index, Ok(leaf(done))),
+                    Submission::ReadElsewhere(index) => elsewhere.push(index),
+                }
+                next += 1;
+            }
+            if let Some((index, done)) = self.wait(store, 1)? {
+                take(index, done.map(leaf));
+            }
+        }
+        for index in elsewhere {
+            take(index, store.read_page(pages[index], self.mode));
+        }
+        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use pleach_core::page::Page;
 use pleach_io::{Completion, PageBuf, PagePool, Queue, Request, RequestKind};
 
+use super::reader_pool::RingReader;
 use super::store::Store;
 use crate::error::Result;
 use crate::page_no::PageNo;
@@ -54,6 +55,14 @@ pub fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
 /// The slot of an enqueued run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunNo(usize);
+
+impl RingReader for RunReader {
+    const IS_THREAD_BOUND: bool = false;
+
+    fn is_idle(&self) -> bool {
+        self.queue.in_flight() == 0 && self.free.len() == self.runs.len()
+    }
+}
 
 struct RunSlot {
     state: RunState,
@@ -97,11 +106,6 @@ impl RunReader {
         let memory = PagePool::new(1, pages);
         queue.register(&memory);
         Ok(Self { queue, memory, runs: Vec::new(), free: Vec::new() })
-    }
-
-    /// True when nothing is in flight, and no page is wanted.
-    pub fn is_idle(&self) -> bool {
-        self.queue.in_flight() == 0 && self.free.len() == self.runs.len()
     }
 
     /// Number of runs for which the ring has room.

@@ -22,8 +22,8 @@ use crate::cache::{Buffers, Cache, CachedPage, NO_BATCH};
 use crate::error::{Error, Result};
 use crate::files::LEAF_FILE;
 use crate::grace::Grace;
-use crate::index::{PageRef, child_page};
 use crate::page_no::PageNo;
+use crate::page_no::PageRef;
 use crate::region::RegionState;
 use crate::stored::Stored;
 
@@ -240,7 +240,7 @@ impl Store {
 
     /// True when a region's leaf page is quarantined.
     pub fn is_page_quarantined(&self, state: &RegionState, child: usize) -> bool {
-        let Some(at) = child_page(state, child) else { return false };
+        let Some(at) = state.page_ref(child) else { return false };
         let keeps = |at_hand| self.quarantine.is_barred(at.page, at_hand);
         at.page.is_lost() || keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())
     }

@@ -12,6 +12,7 @@ use super::buffered::{BufferedChange, BufferedChanges, FEW, FEW_CHANGES, Replace
 use super::nodes::{KeptLines, own_node};
 use crate::children::ChildTable;
 use crate::leaf_fold::KeyState;
+use crate::page_no::PageRef;
 use crate::stored::Stored;
 
 /// What the changes of a page by one commit count at most, unless they are very many ([`count_commit`]): a page that each
@@ -155,6 +156,13 @@ impl RegionState {
     #[inline]
     pub fn namespace(&self) -> u8 {
         self.namespace
+    }
+
+    /// The place of a child's page; `None` when it has none.
+    #[inline]
+    pub fn page_ref(&self, child: usize) -> Option<PageRef> {
+        let page = self.children.page(child)?;
+        Some(PageRef { page, tag: self.children.tag(child), namespace: self.namespace })
     }
 
     /// True when the region has no page, no buffered change and no replaced value.

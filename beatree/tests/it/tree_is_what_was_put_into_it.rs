@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::files::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_beatree::grace::Grace;
-use pleach_beatree::index::{Index, KeyPlace, PageRef, child_page};
 use pleach_beatree::load::{BuiltLeaf, regions};
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::page_plan::{
@@ -17,18 +17,22 @@ use pleach_beatree::pages::in_flight::{InFlight, ReadMode};
 use pleach_beatree::pages::overflow;
 use pleach_beatree::pages::quarantine::Quarantine;
 use pleach_beatree::pages::reader::{PageReader, Submission};
+use pleach_beatree::pages::reader_pool::ReaderPool;
 use pleach_beatree::pages::space::{PageSpace, SpaceParts};
 use pleach_beatree::pages::store::{PageCounters, PageWaiters, Store};
 use pleach_beatree::region::{AwayRegion, NewNodes, RegionCommit, RegionSource, Relocation};
 use pleach_beatree::space::{FileGeometry, LeafSpace, OverflowSpace};
 use pleach_beatree::split_regions::split_regions;
+use pleach_beatree::tree::KeyPlace;
+use pleach_beatree::tree::ahead::{AheadLimits, Direction, KeyRange, ReadAhead};
 use pleach_beatree::{
-    ChildRef, ChildTable, Error, PageNo, Region, RegionIndex, RegionState, Result, Stored, Value,
+    ChildRef, ChildTable, Error, PageNo, PageRef, Region, RegionIndex, RegionState, Result, Stored,
+    Tree, Value,
 };
 use pleach_core::fold::Folder;
 use pleach_core::naive::NaiveTrie;
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::page::leaf::Cell;
+use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::page::{
     BranchBuilder, BranchEntry, BranchHeader, BranchView, FileKind, Identity, header, stream,
 };
@@ -103,15 +107,14 @@ struct Closed {
     last: u64,
 }
 
-struct Tree {
-    store: Store,
+struct TreeRig {
+    tree: Tree,
     space: PageSpace,
-    index: Index,
     /// Number of the last commit or flush, and its place in a log.
     last: u64,
 }
 
-impl Tree {
+impl TreeRig {
     fn make(device: Disk, runtime: Executor) -> Self {
         for name in [LEAF_FILE, OVERFLOW_FILE, IMAGE] {
             device.open(name, OpenMode::CreateNew).expect("a new file");
@@ -181,7 +184,8 @@ impl Tree {
             image_leaf_end: 0,
             retired_extents: VecDeque::new(),
         });
-        Self { store, space, index: Index::new(RegionIndex::new(regions), |_| false), last }
+        let tree = Tree::new(&Arc::new(store), RegionIndex::new(regions), |_| false);
+        Self { tree, space, last }
     }
 
     /// Fills the empty tree, without buffered changes.
@@ -194,8 +198,8 @@ impl Tree {
             .map(|(child, node)| BuiltLeaf { child, node })
             .collect();
         let (regions, _) = regions(HASHER, 0, false, &leaves, self.last);
-        let _structure = self.index.hold_structure();
-        let empty = self.index.publish(RegionIndex::new(regions));
+        let _structure = self.tree.hold_structure();
+        let empty = self.tree.publish(RegionIndex::new(regions));
         empty.regions()[0].write().retire();
     }
 
@@ -206,7 +210,7 @@ impl Tree {
                 let pages = large.bytes.len().div_ceil(stream::PAYLOAD);
                 let extents = self.space.allocate_overflow(pages, &mut tentative).expect("room");
                 let file = &self.space.overflow;
-                let cell = overflow::write(&self.store, file, &extents, &large, 0, self.last);
+                let cell = overflow::write(&self.tree.store, file, &extents, &large, 0, self.last);
                 tentative.mark_named();
                 (*key, cell.expect("written").to_vec(), true)
             }
@@ -234,12 +238,12 @@ impl Tree {
         let written = pages.iter().zip(nodes).map(|((prefix, cells), nodes)| {
             let page = if cells.is_empty() { None } else { numbers.next() };
             let tag = page.map_or(0, |number| {
-                let identity = self.store.leaf_identity(number);
+                let identity = self.tree.store.leaf_identity(number);
                 let stamp =
                     PageStamp { identity, flush: self.last, namespace: 0, last_commit: self.last };
                 let mut buf = PageBuf::zeroed(1);
                 let tag = write_page(buf.page_mut(0), &stamp, prefix, cells, &nodes.stored);
-                let Store { device, leaf_file, .. } = &self.store;
+                let Store { device, leaf_file, .. } = &*self.tree.store;
                 device.write_at(leaf_file, &buf, 1, number.offset()).expect("written");
                 tag
             });
@@ -250,7 +254,8 @@ impl Tree {
 
     /// The cells of a child: of its page, with the changes buffered for it.
     fn cells(&self, state: &RegionState, child: usize) -> BTreeMap<Key, (Vec<u8>, bool)> {
-        let page = child_page(state, child).map(|at| self.store.page(at).expect("it can be read"));
+        let page =
+            state.page_ref(child).map(|at| self.tree.store.page(at).expect("it can be read"));
         let mut cells = BTreeMap::new();
         for (key, cell) in page.iter().flat_map(|page| page.view().iter()) {
             let (bytes, overflow) = match cell {
@@ -281,7 +286,7 @@ impl Tree {
                     (_, bytes, false) => Stored::Inline(Value::from(bytes)),
                 },
             };
-            let regions = self.index.load_full();
+            let regions = self.tree.load_full();
             let mut state = regions.region(key).write();
             let child = state.children().find(key);
             let mut cells = self.cells(&state, child);
@@ -309,13 +314,13 @@ impl Tree {
             state.apply(&mut applied, &mut Vec::new(), |_, _| {});
             state.recompute_own_node(HASHER);
             let node = (*state.children().region(), *state.own_node());
-            self.index.update_root(HASHER, self.last, &[node]);
+            self.tree.update_root(HASHER, self.last, &[node]);
         }
     }
 
     /// Writes all buffered changes to new pages, and splits regions that have too many.
     fn flush(&mut self) {
-        for region in self.index.load_full().regions() {
+        for region in self.tree.load_full().regions() {
             let state = region.read();
             let changed: Vec<Prefix> = (0..state.children().len())
                 .map(|child| state.children().prefix(child))
@@ -337,26 +342,26 @@ impl Tree {
                 drop(state);
                 let old: Vec<PageNo> = old.into_iter().collect();
                 for page in &old {
-                    self.store.cache.remove(*page);
+                    self.tree.store.cache.remove(*page);
                 }
                 self.space.retire(&old, &[], self.last).expect("it was in use");
-                assert!(self.store.grace.start_period().poll(), "nobody reads");
+                assert!(self.tree.store.grace.start_period().poll(), "nobody reads");
                 self.space.release_leaves(self.last);
             }
         }
-        let regions = self.index.load_full();
+        let regions = self.tree.load_full();
         let large = |region: &&Arc<Region>| region.read().children().len() > MAX_ENTRIES;
         let split: Vec<Arc<Region>> = regions.regions().iter().filter(large).cloned().collect();
         if !split.is_empty() {
-            let _structure = self.index.hold_structure();
-            self.index.publish(split_regions(HASHER, &regions, &split));
+            let _structure = self.tree.hold_structure();
+            self.tree.publish(split_regions(HASHER, &regions, &split));
         }
     }
 
     /// Flushes, and writes a branch page for each region.
     fn close(mut self) -> Closed {
         self.flush();
-        let Store { device, leaf_file, .. } = &self.store;
+        let Store { device, leaf_file, .. } = &*self.tree.store;
         let image = device.open(IMAGE, OpenMode::Write).expect("made before");
         let write = |page, prefix, level, entries: &[BranchEntry]| -> u32 {
             let (identity, flush) = (identity(page), self.last);
@@ -371,7 +376,7 @@ impl Tree {
             device.write_at(&image, &buf, 1, page_offset(page)).expect("written");
             tag
         };
-        let regions = self.index.load_full();
+        let regions = self.tree.load_full();
         assert!(regions.regions().len() <= MAX_ENTRIES, "one page names all regions");
         // All are in memory before the image is written over.
         let states: Vec<_> = regions.regions().iter().map(|region| region.read()).collect();
@@ -402,12 +407,12 @@ impl Tree {
     }
 
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        let _guard = self.store.grace.enter();
-        let stored = match self.index.place_of(key) {
+        let _guard = self.tree.store.grace.enter();
+        let stored = match self.tree.place_of(key) {
             KeyPlace::Memory(stored) => stored,
-            KeyPlace::Page(at) => match self.store.cached_state(at, key) {
+            KeyPlace::Page(at) => match self.tree.store.cached_state(at, key) {
                 Some(stored) => stored,
-                None => self.store.page(at)?.stored(key),
+                None => self.tree.store.page(at)?.stored(key),
             },
         };
         Ok(match stored {
@@ -415,32 +420,34 @@ impl Tree {
             Stored::Inline(value) => Some(value.to_vec()),
             Stored::Long(value) => Some(value.bytes.to_vec()),
             Stored::Overflow(raw) => {
-                let pieces = overflow::read_pieces(&self.store.device, &self.space.overflow, &raw);
+                let pieces =
+                    overflow::read_pieces(&self.tree.store.device, &self.space.overflow, &raw);
                 Some(overflow::assemble_value(HASHER, DATABASE, &raw, pieces)?.to_vec())
             }
         })
     }
 
     fn root(&self) -> Node {
-        let regions = self.index.load_full();
-        let nodes = self.index.root_nodes(HASHER, &regions);
+        let regions = self.tree.load_full();
+        let nodes = self.tree.root_nodes(HASHER, &regions);
         *nodes.tiling_over(&regions).expect("made of these").0.own_node()
     }
 
     /// The leaf pages of all keys.
     fn pages(&self) -> Vec<PageRef> {
         let of = |state: &RegionState| -> Vec<PageRef> {
-            (0..state.children().len()).filter_map(|child| child_page(state, child)).collect()
+            (0..state.children().len()).filter_map(|child| state.page_ref(child)).collect()
         };
-        self.index.load_full().regions().iter().flat_map(|region| of(&region.read())).collect()
+        self.tree.load_full().regions().iter().flat_map(|region| of(&region.read())).collect()
     }
 
     /// Reads all pages that are not cached through a ring; gives their number.
     fn read_all(&self) -> usize {
-        let mut reader = PageReader::new(&self.store, 8, ReadMode::Keys).expect("a ring");
+        let mut reader = PageReader::new(&self.tree.store, 8, ReadMode::Keys).expect("a ring");
         let mut read = 0;
         let mut take = |reader: &mut PageReader<()>| {
-            let ((), done) = reader.wait(&self.store, 1).expect("the ring").expect("in flight");
+            let ((), done) =
+                reader.wait(&self.tree.store, 1).expect("the ring").expect("in flight");
             done.expect("a good page");
             read += 1;
         };
@@ -448,7 +455,7 @@ impl Tree {
             while !reader.has_room() {
                 take(&mut reader);
             }
-            match reader.enqueue(&self.store, at, ()) {
+            match reader.enqueue(&self.tree.store, at, ()) {
                 Submission::InFlight | Submission::Loaded(..) => {}
                 Submission::ReadElsewhere(()) => panic!("nobody else reads"),
             }
@@ -457,6 +464,35 @@ impl Tree {
             take(&mut reader);
         }
         read
+    }
+
+    /// The keys of all pages, read ahead in runs and past the cache.
+    fn walk(&self) -> Vec<Key> {
+        let mut ahead = ReadAhead::new(&ReaderPool::default(), Direction::Forwards);
+        let mut rest = KeyRange { first: [0; 32], last: [255; 32] };
+        let mut keys = Vec::new();
+        loop {
+            ahead.advance(&self.tree, AheadLimits { depth: 4, pages: 64 }, &rest).expect("a ring");
+            let (prefix, at) = self.tree.with_region(&rest.first, |_, state| {
+                let child = state.children().find(&rest.first);
+                (state.children().prefix(child), state.page_ref(child))
+            });
+            if let Some(at) = at {
+                let ahead = ahead.take_page(&self.tree, &prefix, at).expect("it can be read");
+                if let Some(page) = ahead {
+                    let identity = self.tree.store.leaf_identity(at.page);
+                    let view = LeafView::parse(page.page(), &identity).expect("it was checked");
+                    keys.extend(view.iter().map(|(key, _)| key));
+                } else {
+                    let page = self.tree.store.read_uncached(at).expect("it can be read");
+                    keys.extend(page.view().iter().map(|(key, _)| key));
+                }
+            }
+            match prefix.next() {
+                Some(next) => rest.first = *next.first_key(),
+                None => return keys,
+            }
+        }
     }
 
     fn check(&self, model: &Model, absent: &Key) {
@@ -498,10 +534,10 @@ fn agrees_with_a_map(device: &Disk, runtime: &Executor, seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let absent = random_key(&mut random);
     let mut model = random_model(&mut random, 4000);
-    let mut tree = Tree::make(device.clone(), runtime.clone());
-    tree.check(&Model::new(), &absent);
-    tree.load(&model);
-    tree.check(&model, &absent);
+    let mut rig = TreeRig::make(device.clone(), runtime.clone());
+    rig.check(&Model::new(), &absent);
+    rig.load(&model);
+    rig.check(&model, &absent);
     for _ in 0..4 {
         let mut changes = BTreeMap::new();
         let old: Vec<Key> = model.keys().copied().collect();
@@ -514,24 +550,27 @@ fn agrees_with_a_map(device: &Disk, runtime: &Executor, seed: u64) {
             };
             changes.insert(change.0, change.1);
         }
-        tree.put(&changes);
+        rig.put(&changes);
         for (key, value) in changes {
             match value {
                 Some(value) => drop(model.insert(key, value)),
                 None => drop(model.remove(&key)),
             }
         }
-        tree.check(&model, &absent);
-        tree.flush();
-        tree.check(&model, &absent);
-        let closed = tree.close();
-        tree = Tree::open(device.clone(), runtime.clone(), &closed).expect("it opens");
-        assert_eq!(tree.root(), root_of(&model), "before any region is read");
+        rig.check(&model, &absent);
+        rig.flush();
+        rig.check(&model, &absent);
+        let closed = rig.close();
+        rig = TreeRig::open(device.clone(), runtime.clone(), &closed).expect("it opens");
+        assert_eq!(rig.root(), root_of(&model), "before any region is read");
         let away = |region: &&Arc<Region>| region.row().is_away();
-        let regions = tree.index.load_full();
+        let regions = rig.tree.load_full();
         assert!(regions.regions().len() > 2 && regions.regions().iter().all(|one| away(&one)));
-        assert!(tree.read_all() > 100, "nothing is cached");
-        tree.check(&model, &absent);
+        assert!(rig.walk().iter().eq(model.keys()));
+        let scanned = &rig.tree.store.counters.scanned;
+        assert!(scanned.load(Ordering::Relaxed) > 100, "pages were read ahead");
+        assert!(rig.read_all() > 100, "nothing is cached");
+        rig.check(&model, &absent);
     }
 }
 
@@ -565,20 +604,20 @@ fn a_damaged_page_costs_its_own_keys_alone() {
     let model = random_model(&mut random, 4000);
     let device: Disk = SimDisk::new(9, SimOptions::default()).into();
     let runtime: Executor = SimRuntime::new(9).into();
-    let mut tree = Tree::make(device.clone(), runtime.clone());
-    tree.load(&model);
-    let closed = tree.close();
-    let open = || Tree::open(device.clone(), runtime.clone(), &closed).expect("it opens");
+    let mut rig = TreeRig::make(device.clone(), runtime.clone());
+    rig.load(&model);
+    let closed = rig.close();
+    let open = || TreeRig::open(device.clone(), runtime.clone(), &closed).expect("it opens");
     let all_pages = open().pages();
 
     // A leaf page: the keys below its prefix have its error, until it is as it was.
     let bad = all_pages[all_pages.len() / 2];
     flip(&device, LEAF_FILE, bad.page.into());
-    let tree = open();
+    let rig = open();
     let read = |expected: &dyn Fn(&Key) -> bool, file: &str, page: u64| -> usize {
         let mut lost = 0;
         for (key, value) in &model {
-            match tree.get(key) {
+            match rig.get(key) {
                 Ok(found) => assert_eq!(found.as_ref(), Some(value)),
                 Err(Error::Page { file: at, page: number, .. }) => {
                     assert!(expected(key) && (at, number) == (file, page));
@@ -589,7 +628,7 @@ fn a_damaged_page_costs_its_own_keys_alone() {
         }
         lost
     };
-    let is_below = |key: &Key| tree.index.page_of(key) == Some(bad);
+    let is_below = |key: &Key| rig.tree.page_of(key) == Some(bad);
     let below = model.keys().filter(|key| is_below(key)).count();
     assert_eq!(read(&is_below, LEAF_FILE, bad.page.into()), below);
     assert!(below > 3);
@@ -603,35 +642,35 @@ fn a_damaged_branch_page_costs_the_keys_of_its_region_until_it_can_be_read() {
     let model = random_model(&mut random, 4000);
     let device: Disk = SimDisk::new(10, SimOptions::default()).into();
     let runtime: Executor = SimRuntime::new(10).into();
-    let mut tree = Tree::make(device.clone(), runtime.clone());
-    tree.load(&model);
-    let closed = tree.close();
+    let mut rig = TreeRig::make(device.clone(), runtime.clone());
+    rig.load(&model);
+    let closed = rig.close();
     flip(&device, IMAGE, 1);
-    let tree = Tree::open(device.clone(), runtime, &closed).expect("it opens");
-    let prefix = *tree.index.load_full().regions()[1].prefix();
+    let rig = TreeRig::open(device.clone(), runtime, &closed).expect("it opens");
+    let prefix = *rig.tree.load_full().regions()[1].prefix();
     for (key, value) in &model {
-        match tree.get(key) {
+        match rig.get(key) {
             Ok(found) => assert!(found.as_ref() == Some(value) && !prefix.covers(key)),
             Err(Error::Page { file: IMAGE, page: 1, .. }) => assert!(prefix.covers(key)),
             Err(error) => panic!("{error}"),
         }
     }
-    let [listed] = &tree.store.quarantine.list()[..] else { panic!("one region") };
+    let [listed] = &rig.tree.store.quarantine.list()[..] else { panic!("one region") };
     assert_eq!((listed.file, listed.page, listed.prefix), (IMAGE, 1, prefix));
     flip(&device, IMAGE, 1);
-    tree.check(&model, &[7; 32]);
-    assert!(tree.store.quarantine.list().is_empty());
+    rig.check(&model, &[7; 32]);
+    assert!(rig.tree.store.quarantine.list().is_empty());
 }
 
 #[test]
 fn growth_without_room_changes_nothing() {
     let disk = SimDisk::new(11, SimOptions::default());
-    let tree = Tree::make(disk.clone().into(), SimRuntime::new(11).into());
-    let before = tree.space.file_lengths().expect("lengths");
+    let rig = TreeRig::make(disk.clone().into(), SimRuntime::new(11).into());
+    let before = rig.space.file_lengths().expect("lengths");
     disk.set_quota(Some(Quota { bytes: 1 << 20, code: code::ENOSPC }));
-    let refused = tree.space.allocate_leaves(100_000).expect_err("no room");
+    let refused = rig.space.allocate_leaves(100_000).expect_err("no room");
     assert!(matches!(refused, Error::Full(_) | Error::Reserve { .. }), "{refused}");
-    assert_eq!(tree.space.file_lengths().expect("lengths"), before);
+    assert_eq!(rig.space.file_lengths().expect("lengths"), before);
     disk.set_quota(None);
-    assert_eq!(tree.space.allocate_leaves(100).expect("room").len(), 100);
+    assert_eq!(rig.space.allocate_leaves(100).expect("room").len(), 100);
 }

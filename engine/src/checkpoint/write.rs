@@ -290,7 +290,7 @@ pub(super) fn copy_regions(build: &mut ImageBuild, count: usize) -> Result<bool>
 fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<bool> {
     let TrieCopy { trie, next, written, buffered } = of;
     let key = *next;
-    trie.index.with_region(&key, |region, state| {
+    trie.tree.with_region(&key, |region, state| {
         let entries = state.children().iter().enumerate().map(|(index, child)| BranchEntry {
             depth: child.prefix.len(),
             page_no: child.page.map(u64::from),

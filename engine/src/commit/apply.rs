@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use pleach_beatree::Region;
 use pleach_beatree::recycle::Recycle as _;
 use pleach_beatree::region::{BufferedChange, NewNodes, PartNodes, RegionCommit};
+use pleach_beatree::tree::PAGES_AHEAD;
 use pleach_beatree::treelet::Treelet;
 use pleach_core::{Node, Prefix};
 use pleach_journal::format::position::LogPos;
@@ -17,7 +18,6 @@ use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::metrics::Counters;
-use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::NamespaceDb;
 use crate::state::undo::changes::{Changes, KeyUpdate};
 
@@ -106,10 +106,10 @@ pub(super) fn apply_all(
     };
     let _own_processors = (workers > 1).then(|| db.pace.foreground.begin_publish());
     db.runtime.inline_or_fork_join(workers, &apply);
-    db.index.update_root(db.hasher, number, &changed);
+    db.tree.update_root(db.hasher, number, &changed);
     let mut due = due.into_inner();
     due.sort_unstable();
-    db.index.make_due(due);
+    db.tree.make_due(due);
     chunks.into_iter().map(Mutex::into_inner).collect()
 }
 
@@ -123,7 +123,7 @@ fn apply_plain(
     at: usize,
     put: &mut impl FnMut(&Region, &mut RegionCommit<'_>, &[(u32, &Arc<PartNodes>)]),
 ) {
-    let (regions, mut rest) = (db.index.load(), changes.list(at));
+    let (regions, mut rest) = (db.tree.load(), changes.list(at));
     if let Some(last) = at.checked_sub(1).and_then(|before| changes.list(before).last()) {
         let begun = regions.region(&last.key);
         rest = &rest[rest.partition_point(|changed| begun.prefix().covers(&changed.key))..];

@@ -245,7 +245,7 @@ fn publish(
             EntryKind::Added => {
                 let root = target.transition.roots.of(*namespace);
                 let kind = root.map_or(TrieKind::Merkle, |root| root.kind);
-                db.tries.add(Trie::empty(db.hasher, *namespace, kind, number));
+                db.tries.add(Trie::empty(db, *namespace, kind, number));
             }
             EntryKind::Dropped => db.tries.set_dropped(*namespace, Some(number)),
             EntryKind::Restored => db.tries.set_dropped(*namespace, None),

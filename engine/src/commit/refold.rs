@@ -27,7 +27,7 @@ fn is_region_replaced(index: &RegionIndex, outcome: &RegionOutcome) -> bool {
 /// stale, and folded again before they are used.
 pub(super) fn join_chunks(part: &mut CommitPart<'_>) {
     let CommitPart { db, chunks, .. } = part;
-    let index = db.index.load();
+    let index = db.tree.load();
     if !chunks
         .iter()
         .flat_map(|chunk| &chunk.regions)
@@ -58,7 +58,7 @@ pub(super) fn refold_stale(
 ) -> Result<()> {
     let CommitPart { db, view, chunks } = part;
     let mut refolded_some = false;
-    let index = db.index.load_full();
+    let index = db.tree.load_full();
     for chunk in chunks.iter_mut() {
         let stale = chunk.regions.iter().any(|outcome| {
             is_region_replaced(&index, outcome)
@@ -104,7 +104,7 @@ fn follow_layout(
     if db.commits.published() < follows {
         return Ok(false);
     }
-    let index = db.index.load_full();
+    let index = db.tree.load_full();
     let find = |nodes: &[PageNode], prefix: &Prefix| {
         nodes.binary_search_by_key(prefix, |node| node.prefix).ok()
     };

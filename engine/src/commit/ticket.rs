@@ -60,7 +60,7 @@ pub(super) fn take_ticket(
         let tries_now = db.tries.list();
         // Holds off flushes that change layouts, in all namespaces: the sequencer counts them together. Whoever holds
         // several indexes takes them in the order of namespaces; all others hold one.
-        let held = || tries_now.iter().map(|trie| trie.index.hold_structure()).collect::<Vec<_>>();
+        let held = || tries_now.iter().map(|trie| trie.tree.hold_structure()).collect::<Vec<_>>();
         let hold = (tries > TRIES).then(held);
         let layouts = if tries == 1 {
             seen

@@ -95,12 +95,12 @@ pub(super) fn fold_root(
     chunks: &[ChunkOutcome],
     scratch: &mut FoldScratch,
 ) -> Result<RootFold> {
-    let index = batch.db.index.load_full();
+    let index = batch.db.tree.load_full();
     let folder = &mut scratch.folder;
     let is_newest = |as_of: u64| batch.view.is_committed() && as_of <= batch.view.base;
     let as_of = batch
         .db
-        .index
+        .tree
         .root_nodes(batch.db.hasher, &index)
         .tiling_over(&index)
         .map(|(_, as_of)| as_of);
@@ -108,7 +108,7 @@ pub(super) fn fold_root(
     let parts = known_parts(batch, &index, is_older, chunks)?;
     let known = parts.and_then(|mut parts| {
         // A commit waits for this guard: no device is read while it is held.
-        let nodes = batch.db.index.root_nodes(batch.db.hasher, &index);
+        let nodes = batch.db.tree.root_nodes(batch.db.hasher, &index);
         // A commit meanwhile has changed the nodes of other regions.
         let (tiling, _) =
             nodes.tiling_over(&index).filter(|(_, as_of)| is_older || is_newest(*as_of))?;
@@ -218,7 +218,7 @@ fn all_parts(
 
 /// The node of a prefix in the view; `None` when it must be folded.
 fn node_in_view(batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
-    let own = batch.db.index.with_region(prefix.first_key(), |region, state| {
+    let own = batch.db.tree.with_region(prefix.first_key(), |region, state| {
         (region.prefix() == prefix).then_some((*state.own_node(), state.last_commit()))
     });
     let is_past = own.is_none_or(|(_, last_commit)| last_commit > batch.view.base);

@@ -10,16 +10,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::{PageRef, child_page};
 use pleach_beatree::leaf_fold::{KeyAccess, KeyState};
 use pleach_beatree::region::{PartNodes, count_change, count_commit};
+use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_beatree::{Region, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::FinishOutput;
 use crate::error::{Error, Result};
-use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
 use crate::state::pace::budget::FlushPolicy;
 use crate::state::undo::past_node::PastNode;
@@ -141,14 +141,17 @@ impl Chunk {
         self.clear();
         // With many accesses in a region its memory is cached anyway: prefetching cost a tenth of the finish at 78
         // accesses a region, and saved as much at 2.
-        if batch.db.index.load().regions().len() * DENSE > batch.accesses.len() {
+        if batch.db.tree.load().regions().len() * DENSE > batch.accesses.len() {
             for keys in batch.accesses[range.clone()].chunks(KEY_BATCH) {
-                cpu_prefetch(batch.db, keys.iter().map(|access| &access.key), LookupDepth::Fold);
+                batch
+                    .db
+                    .tree
+                    .cpu_prefetch(keys.iter().map(|access| &access.key), LookupDepth::Fold);
             }
         }
         let mut at = range.start;
         while at < range.end {
-            at = batch.db.index.with_region(&batch.accesses[at].key, |region, state| {
+            at = batch.db.tree.with_region(&batch.accesses[at].key, |region, state| {
                 let end = at
                     + batch.accesses[at..range.end]
                         .partition_point(|access| region.prefix().covers(&access.key));
@@ -161,7 +164,7 @@ impl Chunk {
     /// Gathers one region without accesses, for its node in the view.
     pub(super) fn gather_region(&mut self, batch: &Batch<'_>, key: &Key) -> Result<()> {
         self.clear();
-        batch.db.index.with_region(key, |region, state| self.add_region(batch, region, state, 0..0))
+        batch.db.tree.with_region(key, |region, state| self.add_region(batch, region, state, 0..0))
     }
 
     /// Takes a missing page that is in memory now.
@@ -234,7 +237,7 @@ impl Chunk {
         buffered_from: usize,
         in_view: PageInView,
     ) {
-        let at = child_page(state, child);
+        let at = state.page_ref(child);
         self.pages.push(PageTask {
             child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
             prefix: state.children().prefix(child),

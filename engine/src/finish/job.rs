@@ -33,7 +33,7 @@ impl<'a> FinishJob<'a> {
         let tasks = batch.db.timings.begin_tasks(phase, count);
         Self {
             batch,
-            regions: batch.db.index.load_full(),
+            regions: batch.db.tree.load_full(),
             chunk_accesses: chunk,
             tasks,
             outcomes: (0..count).map(|_| Mutex::new(None)).collect(),

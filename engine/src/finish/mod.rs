@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::pages::reader::PageReaderPool;
 use pleach_beatree::recycle::RecyclePool;
 use pleach_core::{Hasher, Key, Node};
 use pleach_journal::format::trie_kind::TrieKind;
@@ -48,7 +49,6 @@ use crate::error::{Contradiction, Result};
 use crate::metrics::Counters;
 use crate::phase::Phase;
 use crate::read::many::{self, FetchPurpose};
-use crate::read::reader_pool::PageReaderPool;
 use crate::state::pace::budget::Budget;
 use crate::state::pace::trim_schedule::TrimSchedule;
 use crate::state::view::{RootedView, View};

@@ -6,9 +6,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::PageRef;
 use pleach_beatree::recycle::Recycle;
 use pleach_beatree::region::PartNodes;
 use pleach_core::fold::{Columns, Occupancy};

@@ -7,8 +7,10 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use pleach_beatree::index::PageRef;
+use pleach_beatree::PageRef;
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::pages::reader::PageReaderPool;
+use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_core::Key;
 
 use super::outcome::{ChunkOutcome, FinishedTrie};
@@ -16,10 +18,8 @@ use super::worker::chunk_accesses;
 use crate::digest;
 use crate::error::Result;
 use crate::phase::Phase;
-use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
-use crate::read::reader_pool::PageReaderPool;
 use crate::state::NamespaceDb;
 use crate::state::undo::changes::KeyUpdate;
 use crate::state::view::{RootedView, View};
@@ -68,8 +68,7 @@ fn find_changes(
         let behind = &accesses[index..];
         if index.is_multiple_of(KEY_BATCH) {
             let _guard = db.store.grace.enter();
-            cpu_prefetch(
-                db,
+            db.tree.cpu_prefetch(
                 behind.iter().take(KEY_BATCH).map(|access| &access.key),
                 LookupDepth::Cell,
             );

@@ -11,6 +11,8 @@ use pleach_beatree::leaf_fold::{
     FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_divided_by_treelet,
     needed_prefixes, needs_parts,
 };
+use pleach_beatree::pages::reader_pool::ReaderPool;
+use pleach_beatree::tree::PAGES_AHEAD;
 use pleach_beatree::treelet::TreeletNodes;
 use pleach_core::fold::{FoldValue, NO_HASH, Occupancy, SiblingPath, Subtrie, TilingPath};
 use pleach_core::node::kind;
@@ -22,8 +24,6 @@ use super::emit::{Fragment, encode_op};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
 use super::scratch::{FoldScratch, PageFold, RegionFold};
 use crate::error::Result;
-use crate::read::key_batch::PAGES_AHEAD;
-use crate::read::reader_pool::ReaderPool;
 use crate::read::scan::{Direction, Scan, StoredRef};
 use crate::state::undo::changes::KeyUpdate;
 

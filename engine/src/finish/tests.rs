@@ -68,7 +68,7 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     let pairs = (0..2_000).map(|at| (key(at), Value::from(vec![1; 100])));
     db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
     let root = db.root();
-    let index = db.state().index.load_full();
+    let index = db.state().tree.load_full();
     let region = &index.regions()[0];
     let child = {
         let mut state = region.write();
@@ -116,7 +116,7 @@ fn a_session_on_an_old_commit_keeps_the_nodes_of_regions_between_proofs() {
     let new = db.session(SessionOptions::new()).expect("a session");
     let batch: Vec<_> = (0..2_000).map(|at| Access::write(key(at), None)).collect();
     new.finish(batch).expect("finished").commit().expect("committed");
-    let index = db.state().index.load_full();
+    let index = db.state().tree.load_full();
     let (first, last) = (index.regions()[0].prefix(), index.regions().last().expect("some"));
     assert_ne!(first, last.prefix(), "several regions");
     for (commit, keeps) in [(old, true), (db.commit_number(), false)] {

@@ -11,6 +11,7 @@ use pleach_beatree::cache::{LookupStep, NO_BATCH};
 use pleach_beatree::pages::in_flight::ReadMode;
 use pleach_beatree::pages::reader::{LoadedPage, PageReader, Submission};
 use pleach_beatree::recycle::RecyclePool;
+use pleach_beatree::tree::PAGES_AHEAD;
 use pleach_core::Hasher;
 
 use super::chunk::{Batch, Chunk, FoldError};
@@ -18,7 +19,6 @@ use super::job::FinishJob;
 use super::outcome::ChunkOutcome;
 use super::scratch::FoldScratch;
 use crate::error::Result;
-use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::NamespaceDb;
 
 /// Batches of up to this many accesses are folded on the calling thread, which costs less than waking workers.

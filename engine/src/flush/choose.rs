@@ -11,7 +11,7 @@ pub(super) fn fullest_pages(db: &Database, count: usize) -> Vec<(u8, Prefix)> {
     for trie in db.tries.list().iter() {
         let mut key: Option<Key> = Some([0; 32]);
         while let Some(at) = key {
-            key = trie.index.with_region(&at, |region, state| {
+            key = trie.tree.with_region(&at, |region, state| {
                 let next = region.prefix().next().map(|next| *next.first_key());
                 let mut from = 0;
                 while from < state.buffered().len() {

@@ -5,19 +5,18 @@
 //! is read: a page that contradicts the index is never cached, and only a flush releases it.
 
 use pleach_beatree::cache::NO_BATCH;
-use pleach_beatree::index::child_page;
+use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_core::Prefix;
 
-use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
 
 /// Takes up to `limit` due pages of a trie, without those that were written or evicted since they became due.
 pub(super) fn take_still_due(trie: &NamespaceDb, limit: usize, least: u8) -> Vec<Prefix> {
     let is_due = |prefix: &&Prefix| {
-        trie.index.with_region(prefix.first_key(), |_, state| {
+        trie.tree.with_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());
             state.changes_since_write(child) >= least
-                && child_page(state, child).is_none_or(|at| {
+                && state.page_ref(child).is_none_or(|at| {
                     let suspect = trie.store.quarantine.contains(at.page);
                     suspect || trie.store.cache.hold(at.page, at.tag, NO_BATCH)
                 })
@@ -25,11 +24,11 @@ pub(super) fn take_still_due(trie: &NamespaceDb, limit: usize, least: u8) -> Vec
     };
     let keep = |taken: &[Prefix], prefixes: &mut Vec<Prefix>| {
         for keys in taken.chunks(KEY_BATCH) {
-            cpu_prefetch(trie, keys.iter().map(Prefix::first_key), LookupDepth::Page);
+            trie.tree.cpu_prefetch(keys.iter().map(Prefix::first_key), LookupDepth::Page);
             prefixes.extend(keys.iter().filter(is_due));
         }
     };
-    take_filtered(trie.index.due_count(), limit, |count| trie.index.take_due(count), keep)
+    take_filtered(trie.tree.due_count(), limit, |count| trie.tree.take_due(count), keep)
 }
 
 /// Takes up to `limit` pages that `keep` accepts, of the `left` that are due now: more may become due meanwhile.

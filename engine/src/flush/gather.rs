@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::{PageRef, child_page};
 use pleach_beatree::page_plan::{STORED_LEVELS, filled};
 use pleach_beatree::pages::in_flight::ReadMode;
 use pleach_beatree::pages::overflow;
 use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
-use pleach_beatree::pages::reader::{LoadedPage, PageReader, Submission};
+use pleach_beatree::pages::reader::PageReader;
+use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::Prefix;
 use pleach_core::page::leaf;
@@ -21,7 +22,6 @@ use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
 use super::rewrite::{MERGE_PERCENT, Rewrite};
 use super::round::Round;
 use crate::error::Result;
-use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::state::NamespaceDb;
 
 /// Pages read, or runs written, at once.
@@ -61,7 +61,7 @@ impl Round {
         for (index, prefix) in prefixes.iter().enumerate() {
             if index.is_multiple_of(KEY_BATCH) {
                 let batch = prefixes[index..].iter().take(KEY_BATCH);
-                cpu_prefetch(db, batch.map(Prefix::first_key), LookupDepth::Cell);
+                db.tree.cpu_prefetch(batch.map(Prefix::first_key), LookupDepth::Cell);
             }
             // The page is part of the rewrite that was added last.
             if self.rewrites.last().is_some_and(|last| last.range.covers(prefix.first_key())) {
@@ -70,7 +70,7 @@ impl Round {
             if let RoundKind::Tidied { behind: None } = kind {
                 cache_siblings(db, prefix);
             }
-            db.index.with_region(prefix.first_key(), |region, state| {
+            db.tree.with_region(prefix.first_key(), |region, state| {
                 self.add_page(db, region, state, prefix, kind);
             });
         }
@@ -112,7 +112,7 @@ impl Round {
             old.insert(usize::from(!left), sibling);
             if self.rewrites.last().is_some_and(|last| range.covers(last.range.first_key())) {
                 // Its sibling was taken before and merges on its own: this page is due again.
-                db.index.make_due([*prefix]);
+                db.tree.make_due([*prefix]);
                 return;
             }
         } else if !takes_alone {
@@ -142,11 +142,10 @@ impl Round {
 /// Reads the page of a prefix and its sibling into the cache. Pages that cannot be read are not merged.
 fn cache_siblings(db: &NamespaceDb, prefix: &Prefix) {
     for at in [Some(*prefix), prefix.sibling()].into_iter().flatten() {
-        let found = db.index.with_region(at.first_key(), |_, state| {
+        let found = db.tree.with_region(at.first_key(), |_, state| {
             let child = state.children().find(at.first_key());
             let is_it = state.children().prefix(child) == at;
-            child_page(state, child)
-                .filter(|_| is_it && !db.store.is_page_quarantined(state, child))
+            state.page_ref(child).filter(|_| is_it && !db.store.is_page_quarantined(state, child))
         });
         if let Some(Err(error)) = found.map(|at| db.store.read_page(at, ReadMode::Flush)) {
             tracing::debug!(%error, prefix = ?at, "a small page stays as it is");
@@ -230,7 +229,7 @@ fn read_missing(
 ) -> Result<()> {
     let mut missing = missing_pages(rewrites);
     let pages: Vec<PageRef> = missing.iter().map(|(at, _)| *at).collect();
-    read_pages(db, reader, &pages, |index, read| {
+    reader.read_each(&db.store, &pages, |index, read| {
         let (at, old) = &mut missing[index];
         match read {
             Ok(page) => old.set_page(page),
@@ -241,37 +240,6 @@ fn read_missing(
         }
     })?;
     rewrites.retain(|rewrite| !rewrite.old.iter().any(OldPage::is_missing));
-    Ok(())
-}
-
-/// Reads leaf pages and passes each of them, with its place, to the closure as it comes.
-///
-/// # Errors
-/// Of the ring alone: what the reader has in flight is unknown then.
-pub(super) fn read_pages(
-    db: &NamespaceDb,
-    reader: &mut PageReader<usize>,
-    pages: &[PageRef],
-    mut take: impl FnMut(usize, pleach_beatree::Result<Arc<CachedPage>>),
-) -> Result<()> {
-    let leaf = |done: LoadedPage| done.page;
-    let (mut next, mut elsewhere) = (0, Vec::new());
-    while next < pages.len() || reader.in_flight() > 0 {
-        while next < pages.len() && reader.has_room() {
-            match reader.enqueue(&db.store, pages[next], next) {
-                Submission::InFlight => {}
-                Submission::Loaded(index, done) => take(index, Ok(leaf(done))),
-                Submission::ReadElsewhere(index) => elsewhere.push(index),
-            }
-            next += 1;
-        }
-        if let Some((index, done)) = reader.wait(&db.store, 1)? {
-            take(index, done.map(leaf));
-        }
-    }
-    for index in elsewhere {
-        take(index, db.store.read_page(pages[index], ReadMode::Flush));
-    }
     Ok(())
 }
 

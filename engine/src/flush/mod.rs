@@ -294,7 +294,7 @@ impl Flusher {
     fn make_released_due(&self) {
         for (namespace, prefix) in self.db.store.quarantine.take_released() {
             if let Some(trie) = self.db.tries.get(namespace) {
-                trie.index.make_due([prefix]);
+                trie.tree.make_due([prefix]);
             }
         }
     }
@@ -412,7 +412,7 @@ impl Flusher {
     fn defer(&mut self, published: u64, prefixes: &[Prefix], error: Error) -> Step {
         tracing::warn!(%error, "the flush cannot go on; it is tried again");
         self.rounds.abandon(&self.trie);
-        self.trie.index.make_due(prefixes.iter().copied());
+        self.trie.tree.make_due(prefixes.iter().copied());
         self.failures += 1;
         self.not_before = self.db.pace.now().saturating_add(backoff(self.failures));
         self.deferred_error = Some(error);
@@ -436,7 +436,7 @@ impl Flusher {
         let (behind, after) =
             tries.split_at(tries.partition_point(|trie| trie.namespace <= self.trie.namespace));
         // A dropped trie is flushed only when room is short: it may be reclaimed before.
-        let has_due = |trie: &&Trie| trie.dropped.is_none() && trie.index.has_due();
+        let has_due = |trie: &&Trie| trie.dropped.is_none() && trie.tree.has_due();
         for trie in after.iter().chain(behind).filter(has_due) {
             if !self.select_trie(trie.namespace) {
                 continue;

@@ -51,7 +51,7 @@ impl Round {
             self.rewrites.iter().map(|rewrite| rewrite.new.len() + rewrite.old.len()).sum();
         let room = 256 + 128 * pages as u64 + self.run_bytes();
         db.commits.sequencer.make_room(room)?;
-        let _structure = db.index.hold_structure();
+        let _structure = db.tree.hold_structure();
         let mut state = db.commits.sequencer.lock();
         state.check_writable()?;
         if !state.is_quiet() || !state.has_room(room) {
@@ -153,7 +153,7 @@ fn move_pages(db: &NamespaceDb, rewrites: &mut [Rewrite], log_position: LogPos) 
         }
     }
     if !split.is_empty() {
-        db.index.publish(split_held(db.hasher, &db.index.load_full(), &mut split));
+        db.tree.publish(split_held(db.hasher, &db.tree.load_full(), &mut split));
         replaced.layout_changed = true;
     }
     replaced
@@ -227,7 +227,7 @@ fn apply(
     let due = new.filter(|prefix| {
         policy.is_due(prefix, state.changes_since_write(state.children().find(prefix.first_key())))
     });
-    db.index.make_due(due);
+    db.tree.make_due(due);
     db.count_leaf_pages(db.kind, done.pages);
     replaced.buffered_bytes += done.bytes;
     replaced.buffered_entries += done.entries;

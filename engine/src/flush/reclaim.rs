@@ -13,8 +13,8 @@
 
 use std::sync::Arc;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::{PageRef, child_page};
 use pleach_beatree::pages::in_flight::ReadMode;
 use pleach_beatree::pages::overflow;
 use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
@@ -26,7 +26,7 @@ use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Key, Prefix, TERMINATOR};
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
 
-use super::gather::{DEPTH, read_pages};
+use super::gather::DEPTH;
 use super::publish::RetiredBatch;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
@@ -100,7 +100,7 @@ fn gather_regions(trie: &NamespaceDb, reads: bool) -> DroppedPart {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
-        key = trie.index.with_region(&at, |region, state| {
+        key = trie.tree.with_region(&at, |region, state| {
             let next = region.prefix().next().map(|next| *next.first_key());
             let children = state.children();
             if state.is_bare() {
@@ -116,7 +116,7 @@ fn gather_regions(trie: &NamespaceDb, reads: bool) -> DroppedPart {
             let left = all.len();
             named.extend((0..children.len()).filter_map(|child| {
                 let prefix = children.prefix(child);
-                Some(DroppedPage { region: left, at: child_page(state, child)?, prefix })
+                Some(DroppedPage { region: left, at: state.page_ref(child)?, prefix })
             }));
             let buffered = state.buffered().iter().map(|buffered| &buffered.stored);
             let dropped = state.replaced_values().iter().map(|dropped| &dropped.buffered.stored);
@@ -162,7 +162,7 @@ fn read_overflow_runs(trie: &NamespaceDb, part: &mut DroppedPart) -> Result<()> 
             pages.push(*at);
         }
     }
-    read_pages(trie, &mut reader, &pages, |at, read| take(missing[at], read))?;
+    reader.read_each(&trie.store, &pages, |at, read| take(missing[at], read))?;
     *aside |= bad.contains(&true);
     let mut bad = bad.into_iter();
     all.retain(|_| !bad.next().unwrap_or(false));
@@ -206,7 +206,7 @@ fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result
         Err(Error::Full(_)) => return Ok(ReclaimOutcome::Busy),
         made => made?,
     }
-    let _structure = trie.index.hold_structure();
+    let _structure = trie.tree.hold_structure();
     let mut sequencer = trie.commits.sequencer.lock();
     sequencer.check_writable()?;
     if !sequencer.is_quiet() || !sequencer.has_room(len) {
@@ -255,7 +255,7 @@ fn remove_trie(trie: &NamespaceDb) -> ReclaimOutcome {
     if !sequencer.is_quiet() || trie.images.is_image_in_progress() {
         return ReclaimOutcome::Busy;
     }
-    assert!(trie.index.load().is_bare(), "a trie that leaves has nothing left");
+    assert!(trie.tree.load().is_bare(), "a trie that leaves has nothing left");
     // Blocks on states that cannot be read any more may have regions of the trie: the count tells them from those of a
     // later trie of this number.
     sequencer.layouts += 1;

@@ -68,7 +68,7 @@ fn giving_up_awaits_the_commits_in_flight() {
     state.commits.sequencer.lock().in_flight += 1;
     let page = || {
         let trie = state.other_trie(7).expect("it was given up beside a commit");
-        state.store.peek(trie.index.page_of(&id(3)).expect("flushed"))
+        state.store.peek(trie.tree.page_of(&id(3)).expect("flushed"))
     };
     settle(&runtime);
     assert!(page().is_none(), "a page was read for nothing");
@@ -110,7 +110,7 @@ fn what_cannot_be_given_up_yet_holds_nobody() {
 fn a_page_that_another_task_reads_is_given_up() {
     let (db, disk, runtime) = with_long_values();
     let state = db.state();
-    let page = state.other_trie(7).expect("it exists").index.page_of(&id(3)).expect("flushed").page;
+    let page = state.other_trie(7).expect("it exists").tree.page_of(&id(3)).expect("flushed").page;
     let claim = state.store.in_flight.claim(page).expect("nobody reads it");
     db.drop_namespace(7).expect("dropped");
     settle(&runtime);

@@ -211,7 +211,7 @@ impl Round {
     /// Ends a round that could not be written: frees its page numbers; its pages stay due while they are cached.
     pub(super) fn abandon(&mut self, db: &NamespaceDb) {
         db.space.free_unnamed_leaves(std::mem::take(&mut self.reserved));
-        db.index.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));
+        db.tree.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));
         drop(self.take_tentative_runs(db));
         self.runs.clear();
         self.rewrites.clear();

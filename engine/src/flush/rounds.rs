@@ -186,7 +186,7 @@ pub(super) fn split<'a>(
     let size = rest.len().div_ceil(count);
     let mut pieces = Vec::with_capacity(count);
     while let Some(last) = rest[..size.min(rest.len())].last() {
-        let region = db.index.with_region(last.first_key(), |region, _| *region.prefix());
+        let region = db.tree.with_region(last.first_key(), |region, _| *region.prefix());
         let more = rest.iter().skip(size).take_while(|next| region.covers(next.first_key()));
         let (piece, behind) = rest.split_at(size.min(rest.len()) + more.count());
         pieces.push(piece);

@@ -30,7 +30,7 @@ fn walk(db: &Db, stop: &AtomicBool) -> (u64, usize) {
     while !stop.load(Ordering::Relaxed) {
         let mut key: Option<Key> = Some([0; 32]);
         while let Some(at) = key {
-            key = db.state().index.with_region(&at, |region, state| {
+            key = db.state().tree.with_region(&at, |region, state| {
                 largest = largest.max(state.children().len());
                 region.prefix().next().map(|next| *next.first_key())
             });
@@ -68,7 +68,7 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
     }
     stop.store(true, Ordering::Relaxed);
     let (rounds, largest) = walker.join().expect("no panic");
-    let regions = db.state().index.load().regions().len();
+    let regions = db.state().tree.load().regions().len();
     assert!(regions > 100 && rounds > 100, "{regions} regions, {rounds} looks at all of them");
     assert!(largest <= MAX_ENTRIES, "a region of {largest} children was seen");
 }
@@ -142,7 +142,7 @@ fn a_wrong_treelet_is_not_written() {
     put(&db, 0..200, 2);
     let mut spoiled = 0;
     for at in 0..200 {
-        db.state().index.with_region(&id(at), |_, state| {
+        db.state().tree.with_region(&id(at), |_, state| {
             let child = state.children().find(&id(at));
             let (number, as_of) =
                 (state.children().page(child).expect("flushed"), state.version(child));
@@ -219,7 +219,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
 
 /// Makes the node in memory of the page of key 7 wrong; a second call makes it right.
 fn spoil(db: &SimDb) {
-    let region = db.state().index.with_region(&id(7), |region, _| Arc::clone(region));
+    let region = db.state().tree.with_region(&id(7), |region, _| Arc::clone(region));
     let mut state = region.write();
     let child = state.children().find(&id(7));
     let nodes = (0..state.children().len()).map(|child| *state.node(child));
@@ -379,7 +379,7 @@ fn rounds_beside_each_other_leave_what_was_committed() {
     let pieces = split(&db.state(), &prefixes, 2);
     assert_eq!(pieces.concat(), prefixes);
     assert!(pieces.len() == 2 && limit >= 2 * LEAST_PAGES, "{limit} pages a round");
-    let region = |at: &Prefix| db.state().index.with_region(at.first_key(), |own, _| *own.prefix());
+    let region = |at: &Prefix| db.state().tree.with_region(at.first_key(), |own, _| *own.prefix());
     assert_ne!(region(&pieces[0][pieces[0].len() - 1]), region(&pieces[1][0]));
     let state = db.state();
     let drain = state.pace.begin_drain();
@@ -505,9 +505,9 @@ fn a_page_that_a_reader_has_looked_up_is_not_written_over() {
     rewrite(1);
     let state = db.state();
     let reader = state.store.grace.enter();
-    let at = state.index.page_of(&id(7)).expect("it is in a page");
+    let at = state.tree.page_of(&id(7)).expect("it is in a page");
     (2..20).for_each(rewrite);
-    assert!(state.index.page_of(&id(7)).expect("it is in a page").page != at.page);
+    assert!(state.tree.page_of(&id(7)).expect("it is in a page").page != at.page);
     state.store.read_uncached(at).expect("the page is as it was");
     drop(reader);
     (20..40).for_each(rewrite);
@@ -696,7 +696,7 @@ fn pages_that_are_due_twice_go_while_a_round_is_chosen() {
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let options = Options::new("sim").create(true).geometry(Geometry::least());
     let db = Db::open_on(disk, runtime, options).expect("created");
-    let index = &db.state().index;
+    let index = &db.state().tree;
     for _ in 0..4 {
         index.make_due((0..1000).map(page));
     }

@@ -92,7 +92,7 @@ impl Tidy {
         // One pass over the index: meanwhile new pages are allocated at the front.
         let mut key = Some(self.next.unwrap_or([0; 32]));
         while let Some(at) = key.filter(|_| prefixes.len() < count) {
-            key = trie.index.with_region(&at, |region, state| {
+            key = trie.tree.with_region(&at, |region, state| {
                 let children = state.children();
                 let behind = (0..children.len())
                     .filter(|child| children.page(*child).is_some_and(|page| page >= goal));
@@ -115,7 +115,7 @@ impl Tidy {
     }
 
     fn join_regions(&mut self, db: &NamespaceDb) -> Result<JoinOutcome> {
-        let index = db.index.load_full();
+        let index = db.tree.load_full();
         if index.regions().iter().any(|region| region.row().is_away()) {
             return Ok(JoinOutcome::Busy);
         }
@@ -142,11 +142,11 @@ impl Tidy {
         let Some(_alone) = db.tries.try_exclude_batches() else {
             return Ok(JoinOutcome::Busy);
         };
-        let _structure = db.index.hold_structure();
+        let _structure = db.tree.hold_structure();
         let mut sequencer = db.commits.sequencer.lock();
         sequencer.check_writable()?;
         let others = sequencer.in_flight > 0 || db.images.is_image_in_progress();
-        let same = Arc::ptr_eq(&index, &db.index.load());
+        let same = Arc::ptr_eq(&index, &db.tree.load());
         if others || !same || !sequencer.has_room(len) {
             return Ok(JoinOutcome::Busy);
         }
@@ -166,7 +166,7 @@ impl Tidy {
                 self.small.push_back(left.children().prefix(0));
             }
         }
-        db.index.publish(join_held(db.hasher, &index, &mut joined, end.get()));
+        db.tree.publish(join_held(db.hasher, &index, &mut joined, end.get()));
         sequencer.layouts += 1;
         drop(sequencer);
         Counters::add(&db.counters.regions_joined, pairs.len() as u64);

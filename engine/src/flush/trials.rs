@@ -30,7 +30,7 @@ pub(super) fn try_quarantined(db: &NamespaceDb) {
 
 fn try_leaf(db: &NamespaceDb, page: PageNo, prefix: &Prefix) -> Result<()> {
     let _guard = db.store.grace.enter();
-    let at = db.index.page_of(prefix.first_key()).filter(|at| at.page == page);
+    let at = db.tree.page_of(prefix.first_key()).filter(|at| at.page == page);
     if let Some(at) = at {
         // A good read releases the page by itself; a cached copy does so below.
         db.store.page(at)?;

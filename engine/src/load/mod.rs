@@ -219,7 +219,7 @@ impl LoadTicket {
         // A digest does not show whether there are pairs.
         let has_pairs = root.merkle().is_some_and(|root| root != TERMINATOR);
         // Deleted pairs may have left pages, which the load would leak.
-        if has_pairs || !db.index.load().is_bare() {
+        if has_pairs || !db.tree.load().is_bare() {
             return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
         }
         if state.in_flight > 0 {
@@ -362,7 +362,7 @@ fn publish(
     reserve_image(db, db.image_pages(0) + regions.len() as u64)?;
     let index = RegionIndex::new(regions);
     let (structure, mut state) = loop {
-        let structure = db.index.hold_structure();
+        let structure = db.tree.hold_structure();
         let state = db.commits.sequencer.lock();
         state.check_open()?;
         if !db.images.is_image_in_progress() {
@@ -374,7 +374,7 @@ fn publish(
         db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_image_in_progress());
     };
     db.commits.undo.check_unheld()?;
-    let old = db.index.publish(index);
+    let old = db.tree.publish(index);
     for region in old.regions() {
         region.write().retire();
     }

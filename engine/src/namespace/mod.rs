@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use pleach_beatree::PageRef;
 use pleach_beatree::Value;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::PageRef;
 use pleach_beatree::pages::overflow;
+use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_core::prefix::common_len;
 use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::range::key_before;
@@ -29,7 +30,6 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::{MissingItem, PageRequestPurpose, PrefetchRequests};
 use crate::prefetch::value_cache::{PrefetchedValue, SlotPair};
-use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use crate::read::many::{self, FetchPurpose};
 use crate::read::point::{self, PointLookup};
 use crate::roots::TrieRoot;
@@ -172,7 +172,7 @@ impl Namespace {
         {
             return Ok(found.value().map(Value::from));
         }
-        let region = Arc::clone(state.index.load().region(key));
+        let region = Arc::clone(state.tree.load().region(key));
         if region.row().is_away() {
             // Where nobody answers, the lookup loads it.
             let load = |reader| MissingItem::Region(region, reader);
@@ -313,7 +313,7 @@ impl Namespace {
         for batch in keys.chunks(KEY_BATCH) {
             {
                 let _guard = db.store.grace.enter();
-                cpu_prefetch(db, batch.iter(), LookupDepth::Cell);
+                db.tree.cpu_prefetch(batch.iter(), LookupDepth::Cell);
             }
             for key in batch {
                 values.push(point::value(db, view, key)?);
@@ -527,7 +527,7 @@ impl Namespace {
     /// again between them.
     #[doc(hidden)]
     pub fn check_same_trie(&self, to: &Self) -> Result<()> {
-        let is_same = Arc::ptr_eq(&self.0.db.index, &to.0.db.index);
+        let is_same = Arc::ptr_eq(&self.0.db.tree, &to.0.db.tree);
         if is_same { Ok(()) } else { Err(Error::ForeignSession) }
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use pleach_beatree::Tree;
 use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::grace::Grace;
-use pleach_beatree::index::Index;
 use pleach_beatree::pages::in_flight::InFlight;
 use pleach_beatree::pages::long_values::LongValues;
 use pleach_beatree::pages::space::{PageSpace, SpaceParts};
@@ -94,8 +94,8 @@ pub(super) fn assemble(
     });
     store.cache.set_batch(recovered.tip.number + 1);
     let tries = recovered.tries.into_iter().map(|found| {
-        let index = Index::new(found.regions, |changes| changes >= flush_at);
-        Trie { dropped: found.dropped, ..Trie::new(found.namespace, found.kind, Arc::new(index)) }
+        let tree = Tree::new(&store, found.regions, |changes| changes >= flush_at);
+        Trie { dropped: found.dropped, ..Trie::new(found.namespace, found.kind, Arc::new(tree)) }
     });
     let tries = tries.collect();
     let clock = || {

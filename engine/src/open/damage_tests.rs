@@ -803,7 +803,7 @@ fn a_check_finds_pages_that_two_values_name_and_pages_that_none_names() {
     let (db, _runtime) = open(&disk, options()).expect("created");
     let put = |at| Access::write(id(at), Some(Value::from(vec![7; 100_000])));
     commit(&db, [1, 2].map(put).to_vec()).expect("committed");
-    let index = db.state().index.load_full();
+    let index = db.state().tree.load_full();
     let mut state = index.region(&id(1)).write();
     let [mut one, two] = [1, 2].map(|at| state.buffered_change(&id(at)).expect("put").clone());
     let pages = [&one, &two].map(|change| {

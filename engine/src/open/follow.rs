@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::Region;
-use pleach_beatree::index::Index;
+use pleach_beatree::Tree;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, Executor, OpenMode};
 use pleach_journal::format::image::ImageReader;
@@ -288,24 +288,24 @@ fn publish_trie(db: &Database, replay: &mut TrieReplay, commit: u64) -> Option<N
             db.tries.set_dropped(namespace, Some(commit));
         }
         db.tries.remove(namespace);
-        let index = Arc::new(Index::new(regions.clone(), |_| false));
-        db.tries.add(Trie { dropped, ..Trie::new(namespace, kind, index) });
+        let tree = Arc::new(Tree::new(&db.store, regions.clone(), |_| false));
+        db.tries.add(Trie { dropped, ..Trie::new(namespace, kind, tree) });
     }
     let published = db.tries.get(namespace)?;
     if dropped.is_some() != published.dropped.is_some() {
         db.tries.set_dropped(namespace, dropped);
     }
     if relaid && !is_new {
-        let _structure = published.index.hold_structure();
-        published.index.publish(regions.clone());
+        let _structure = published.tree.hold_structure();
+        published.tree.publish(regions.clone());
     }
     if kind == TrieKind::Plain || changed.is_empty() && !is_new && !relaid {
         return None;
     }
     let node = |region: &Arc<Region>| (*region.prefix(), *region.read().own_node());
     let nodes: Vec<(Prefix, Node)> = changed.iter().map(node).collect();
-    published.index.update_root(db.hasher, commit, &nodes);
-    let regions = published.index.load_full();
-    let nodes = published.index.root_nodes(db.hasher, &regions);
+    published.tree.update_root(db.hasher, commit, &nodes);
+    let regions = published.tree.load_full();
+    let nodes = published.tree.root_nodes(db.hasher, &regions);
     nodes.tiling_over(&regions).map(|(tiling, _)| *tiling.own_node())
 }

@@ -52,7 +52,7 @@ fn assert_is_whole(db: &SimDb, root: Node) {
 fn wrong_nodes_in_the_files_are_computed_from_the_pairs() {
     let (disk, db) = filled();
     let root = db.root();
-    let index = db.state().index.load_full();
+    let index = db.state().tree.load_full();
     let mut state = index.regions()[0].write();
     let nodes = vec![WRONG; state.children().len()];
     state.replace_nodes(nodes);

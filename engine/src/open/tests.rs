@@ -116,7 +116,7 @@ impl Tested {
             match kind {
                 EntryKind::Added => {
                     self.model.insert(*namespace, BTreeMap::new());
-                    let trie = Trie::empty(db.hasher, *namespace, TrieKind::Merkle, number);
+                    let trie = Trie::empty(&db, *namespace, TrieKind::Merkle, number);
                     db.tries.add(trie);
                 }
                 EntryKind::Restored => {
@@ -197,7 +197,7 @@ impl Tested {
             let of = |state: &pleach_beatree::RegionState| {
                 state.children().prefix(state.children().find(key))
             };
-            prefixes.push(trie.index.with_region(key, |_, state| of(state)));
+            prefixes.push(trie.tree.with_region(key, |_, state| of(state)));
         }
         prefixes.dedup();
         // Nobody changes a dropped namespace.
@@ -217,7 +217,7 @@ impl Tested {
             return;
         }
         let all = self.nodes_of(trie, namespace, changes);
-        let index = trie.index.load_full();
+        let index = trie.tree.load_full();
         let mut due = Vec::new();
         for region in index.regions() {
             let own: Vec<(Key, Stored)> = changes
@@ -257,10 +257,10 @@ impl Tested {
             Counters::change(&trie.counters.pending_entries, growth.entries);
         }
         // A finish reads the pages.
-        for at in due.iter().filter_map(|prefix| trie.index.page_of(prefix.first_key())) {
+        for at in due.iter().filter_map(|prefix| trie.tree.page_of(prefix.first_key())) {
             trie.store.page(at).expect("read");
         }
-        trie.index.make_due(due);
+        trie.tree.make_due(due);
     }
 
     /// Runs the background for a while.
@@ -370,7 +370,7 @@ fn tries_come_back_from_image_and_log() {
     assert!(metrics.checkpoints > 0 && metrics.pages_written > 50, "{metrics:?}");
     for namespace in [0, 3, 255] {
         let trie = tested.db.state().other_trie(namespace).expect("it exists");
-        assert!(!trie.index.load().is_bare(), "namespace {namespace} was flushed");
+        assert!(!trie.tree.load().is_bare(), "namespace {namespace} was flushed");
     }
     tested.reopen(true);
     tested.reopen(false);

@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::Stored;
 use pleach_beatree::cache::{CachedPage, LookupStep};
-use pleach_beatree::index::{PageRef, child_page};
+use pleach_beatree::tree::KEY_BATCH;
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 
 use super::requests::{MissingItem, PageRequestPurpose, PrefetchRequest, PrefetchState};
 use super::value_cache::{SlotPair, ValueCache};
-use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
 use crate::state::view::View;
 
@@ -67,7 +67,7 @@ pub(super) fn look_up(
     let (values, cache) = (&prefetch.values, &db.store.cache);
     let mut found: [KeyLookup; KEY_BATCH] = std::array::from_fn(|_| KeyLookup::default());
     {
-        let regions = db.index.load();
+        let regions = db.tree.load();
         for (key, found) in keys.iter().zip(&mut found) {
             found.pair = values.slots_of(namespace, base, key);
             values.cpu_prefetch(found.pair);
@@ -117,9 +117,9 @@ fn look_up_in_index(
     key: &Key,
     found: &mut KeyLookup,
 ) {
-    db.index.with_region(key, |_, state| {
+    db.tree.with_region(key, |_, state| {
         let child = state.children().find(key);
-        found.at = child_page(state, child);
+        found.at = state.page_ref(child);
         // No later commit has changed the region, so this is the value as of the session's commit.
         let same = state.last_commit() <= base;
         match (state.buffered_change(key), &found.at) {

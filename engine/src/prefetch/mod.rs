@@ -21,16 +21,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::PageRef;
 use pleach_beatree::pages::in_flight::ReadMode;
 use pleach_beatree::pages::overflow;
 use pleach_beatree::pages::quarantine::backoff;
 use pleach_beatree::pages::reader::{LoadedPage, PageReader, Submission};
+use pleach_beatree::tree::KEY_BATCH;
 use pleach_io::Step;
 
 use crate::error::Result;
-use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
 use crate::state::pace::beats::{IDLE, Task};
 use lookup::{cache_cell, look_up};

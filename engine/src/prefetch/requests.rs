@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
+use pleach_beatree::PageRef;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::PageRef;
+use pleach_beatree::tree::KEY_BATCH;
 use pleach_core::Key;
 use pleach_io::{Event, Executor, PageBuf};
 
 use super::value_cache::ValueCache;
-use crate::read::key_batch::KEY_BATCH;
 use crate::state::NamespaceDb;
 
 /// Where all pages are in memory, fewer keys are not looked up ahead: a read finds one as soon by itself.

@@ -1,7 +1,7 @@
 //! What the prefetch task leaves behind.
 
 use pleach_beatree::PageNo;
-use pleach_beatree::index::PageRef;
+use pleach_beatree::PageRef;
 use pleach_beatree::pages::in_flight::ReadMode;
 use pleach_beatree::pages::reader::{PageReader, Submission};
 use pleach_core::{Hasher, Key};

@@ -5,14 +5,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::index::{KeyPlace, PageRef};
 use pleach_beatree::pages::in_flight::ReadMode;
+use pleach_beatree::pages::reader::PageReaderPool;
 use pleach_beatree::pages::reader::{LoadedPage, PageReader};
+use pleach_beatree::tree::KeyPlace;
+use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_core::Key;
 
-use super::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
-use super::reader_pool::PageReaderPool;
 use crate::error::Result;
 use crate::state::NamespaceDb;
 use crate::state::view::View;
@@ -33,11 +34,11 @@ impl FetchPurpose<'_> {
             Self::Values(view) if view.overlay_value(key).is_some() => None,
             // A later read of the key gets the error if that undo is discarded by then.
             Self::Values(view) if matches!(view.undo_value(key), Ok(Some(_))) => None,
-            Self::Values(_) => match db.index.place_of(key) {
+            Self::Values(_) => match db.tree.place_of(key) {
                 KeyPlace::Page(at) => Some(at),
                 KeyPlace::Memory(_) => None,
             },
-            Self::Proof => db.index.page_of(key),
+            Self::Proof => db.tree.page_of(key),
         }
     }
 }
@@ -100,7 +101,7 @@ fn fetch_with_reader(
     };
     for (index, key) in keys.iter().enumerate() {
         if index.is_multiple_of(KEY_BATCH) {
-            cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), LookupDepth::Page);
+            db.tree.cpu_prefetch(keys[index..].iter().take(KEY_BATCH), LookupDepth::Page);
         }
         let Some(at) = purpose.page(db, key) else { continue };
         if db.store.cache.hold(at.page, at.tag, batch) || !asked.insert(at.page) {

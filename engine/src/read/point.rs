@@ -4,8 +4,9 @@
 //! The present is looked up before undo, so a commit that comes in between has its undo there when undo is looked up.
 //! And the result stays true: pages are not overwritten in place, and the guard keeps their numbers.
 
+use pleach_beatree::PageRef;
 use pleach_beatree::grace::GraceGuard;
-use pleach_beatree::index::{KeyPlace, PageRef};
+use pleach_beatree::tree::KeyPlace;
 use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
@@ -42,7 +43,7 @@ pub(crate) fn look_up<'a>(db: &'a NamespaceDb, view: &View, key: &Key) -> Result
         return Ok(PointLookup::Stored(stored));
     }
     let guard = db.store.grace.enter();
-    let place = db.index.place_of(key);
+    let place = db.tree.place_of(key);
     if let Some(stored) = view.undo_value(key)? {
         return Ok(PointLookup::Stored(stored));
     }

@@ -16,9 +16,12 @@
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
+use pleach_beatree::PageRef;
 use pleach_beatree::cache::{CachedPage, LookupStep};
-use pleach_beatree::index::{PageRef, child_page};
+use pleach_beatree::pages::reader_pool::ReaderPool;
 use pleach_beatree::pages::run_reader::{RunPage, RunReader};
+pub(crate) use pleach_beatree::tree::ahead::Direction;
+use pleach_beatree::tree::ahead::{AheadLimits, KeyRange, ReadAhead};
 use pleach_beatree::{PageNo, RegionState, Stored, Value};
 use pleach_core::fold::FoldValue;
 use pleach_core::node::precedes;
@@ -26,10 +29,7 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::range::{key_after, key_before, key_range};
 use pleach_core::{Key, Prefix};
 
-pub(crate) use super::ahead::Direction;
-use super::ahead::{KeyRange, ReadAhead};
 use super::point;
-use super::reader_pool::ReaderPool;
 use crate::error::{Error, Result};
 use crate::state::NamespaceDb;
 use crate::state::values;
@@ -260,13 +260,15 @@ impl Scan {
             Direction::Backwards => (&mut self.back, rest.last),
         };
         if end.pages > 0 {
-            end.ahead.advance(db, &rest)?;
+            let limits =
+                AheadLimits { depth: db.options.in_flight, pages: db.budget.pages_ahead() };
+            end.ahead.advance(&db.tree, limits, &rest)?;
         }
         // The cursor is at its end; its memory is used again.
         let mut spare = std::mem::take(&mut end.cursor).changes;
         spare.clear();
         let guard = db.store.grace.enter();
-        let captured = db.index.with_region(&key, |region, state| {
+        let captured = db.tree.with_region(&key, |region, state| {
             let spare = std::mem::take(&mut spare);
             end.capture(view, region.prefix(), state, &key, spare)
         })?;
@@ -338,7 +340,7 @@ impl ScanSide {
                 changes: view.changes_below(&region, state)?,
             });
         }
-        Ok(CapturedChild { prefix, at: child_page(state, child), buffered, has_changes: differs })
+        Ok(CapturedChild { prefix, at: state.page_ref(child), buffered, has_changes: differs })
     }
 
     /// Loads a page that the index names. The caller holds a grace guard.
@@ -355,7 +357,7 @@ impl ScanSide {
         }
         self.pages += 1;
         let keep = self.pages <= KEPT && !self.ahead.from_device;
-        if let Some(page) = self.ahead.take_page(db, prefix, at)? {
+        if let Some(page) = self.ahead.take_page(&db.tree, prefix, at)? {
             db.store.accept_uncached(at, page.page(), keep)?;
             return Ok(ScanLeaf::Uncached(page));
         }

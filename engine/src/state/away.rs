@@ -145,12 +145,12 @@ impl RegionLoader {
                     return true;
                 }
                 count -= 1;
-                let regions = trie.index.load();
+                let regions = trie.tree.load();
                 let region = regions.region(&at);
                 region.load(true);
                 key = region.prefix().next().map(|next| *next.first_key());
                 if self.is_task {
-                    trie.index.make_due_in(region, db.options.tuning.flush_at);
+                    trie.tree.make_due_in(region, db.options.tuning.flush_at);
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! | part | owns |
 //! |---|---|
 //! | [`pace`] | who waits for whom; the stages of tasks ([`pace::beats`], [`pace::foreground`]); shares of memory, when flushes and checkpoints are due ([`pace::budget`]) |
-//! | [`tries`] | the tree of each namespace ([`pleach_beatree::index`]); [`away`] reads its regions from the image |
+//! | [`tries`] | the tree of each namespace ([`pleach_beatree::Tree`]); [`away`] reads its regions from the image |
 //! | [`commits`] | order ([`order::sequencer`]), tip, [`undo`] with pins and the window of the [`history`], [`overlays`]; a [`view`] is what a session reads |
 //! | [`order::images`] | superblocks, numbers of flushes and images |
 //! | [`replica`] | of a read-only open: following the writer's log |
@@ -50,7 +50,7 @@ pub(crate) mod view;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_beatree::index::Index;
+use pleach_beatree::Tree;
 use pleach_beatree::pages::long_values::LongValues;
 use pleach_beatree::pages::space::{PageSpace, SpaceDemand};
 use pleach_beatree::pages::store::Store;
@@ -102,14 +102,14 @@ pub(crate) struct NamespaceDb {
     shared: Arc<Database>,
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
-    pub(crate) index: Arc<Index>,
+    pub(crate) tree: Arc<Tree>,
 }
 
 impl NamespaceDb {
     /// Trie `trie` of the database `shared`.
     pub(crate) fn new(shared: Arc<Database>, trie: Trie) -> Self {
-        let Trie { namespace, kind, index, .. } = trie;
-        Self { shared, namespace, kind, index }
+        let Trie { namespace, kind, tree, .. } = trie;
+        Self { shared, namespace, kind, tree }
     }
 
     /// Another trie of the same database, if the namespace has one.
@@ -170,7 +170,7 @@ impl Database {
     /// Number of regions of all tries.
     pub(crate) fn region_count(&self) -> u64 {
         let tries = self.tries.list();
-        tries.iter().map(|trie| trie.index.load().regions().len() as u64).sum()
+        tries.iter().map(|trie| trie.tree.load().regions().len() as u64).sum()
     }
 
     /// About how many pages an image takes: a page for each region, and the buffered changes with `more` bytes.
@@ -182,7 +182,7 @@ impl Database {
 
     /// Measures the index; the leaf cache gets the rest of their common share.
     pub(crate) fn measure_index(&self) {
-        let bytes = |trie: &Trie| trie.index.load().bytes();
+        let bytes = |trie: &Trie| trie.tree.load().bytes();
         self.budget.set_index(self.tries.list().iter().map(bytes).sum());
         self.fit_cache();
     }
@@ -298,7 +298,7 @@ impl Database {
         metrics.leaf_cache_bytes = self.store.cache.bytes() as u64;
         metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;
         for trie in self.tries.list().iter() {
-            let index = trie.index.load().bytes() + trie.index.due_bytes();
+            let index = trie.tree.load().bytes() + trie.tree.due_bytes();
             metrics.index_bytes += index as u64;
         }
         metrics.node_bytes = self.budget.lines.used();

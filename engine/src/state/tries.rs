@@ -15,12 +15,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pleach_beatree::index::Index;
+use pleach_beatree::Tree;
 use pleach_beatree::lock_order::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 use pleach_core::{Hasher, Prefix, TERMINATOR};
 use pleach_journal::format::trie_kind::TrieKind;
 
+use super::Database;
 use super::lock_ranks::BATCH_GATE;
 
 /// What is one namespace's own.
@@ -30,20 +31,20 @@ pub(crate) struct Trie {
     pub(crate) kind: TrieKind,
     /// The commit that dropped the namespace, while it is dropped.
     pub(crate) dropped: Option<u64>,
-    pub(crate) index: Arc<Index>,
+    pub(crate) tree: Arc<Tree>,
 }
 
 impl Trie {
     /// A trie that is not dropped.
-    pub(crate) fn new(namespace: u8, kind: TrieKind, index: Arc<Index>) -> Self {
-        Self { namespace, kind, dropped: None, index }
+    pub(crate) fn new(namespace: u8, kind: TrieKind, tree: Arc<Tree>) -> Self {
+        Self { namespace, kind, dropped: None, tree }
     }
 
     /// The empty trie that commit `number` adds: one region without pages.
-    pub(crate) fn empty(hasher: Hasher, namespace: u8, kind: TrieKind, number: u64) -> Self {
-        let region = empty_region(hasher, namespace, kind, number);
-        let index = Index::new(RegionIndex::new(vec![Arc::new(region)]), |_| false);
-        Self::new(namespace, kind, Arc::new(index))
+    pub(crate) fn empty(db: &Database, namespace: u8, kind: TrieKind, number: u64) -> Self {
+        let region = empty_region(db.hasher, namespace, kind, number);
+        let tree = Tree::new(&db.store, RegionIndex::new(vec![Arc::new(region)]), |_| false);
+        Self::new(namespace, kind, Arc::new(tree))
     }
 }
 
@@ -117,12 +118,11 @@ impl Tries {
         });
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Trie>) -> T) -> T {
+    fn change(&self, change: impl FnOnce(&mut Vec<Trie>)) {
         let _changing = self.changing.lock();
         let mut tries = Vec::clone(&self.list.load());
-        let given = change(&mut tries);
+        change(&mut tries);
         self.list.store(Arc::new(tries));
-        given
     }
 }
 

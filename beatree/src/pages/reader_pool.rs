@@ -6,10 +6,9 @@
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use pleach_beatree::pages::reader::PageReader;
-use pleach_beatree::pages::run_reader::RunReader;
-
 use parking_lot::Mutex;
+
+use crate::error::Result;
 
 /// Most readers in use at the same time; the kernel pins the memory of their rings.
 const USED: usize = 8;
@@ -17,7 +16,7 @@ const USED: usize = 8;
 const KEPT: usize = 4;
 
 /// A reader of pages through a ring.
-pub(crate) trait RingReader {
+pub trait RingReader {
     /// True when the reader stays on the thread that made it.
     const IS_THREAD_BOUND: bool;
 
@@ -25,33 +24,14 @@ pub(crate) trait RingReader {
     fn is_idle(&self) -> bool;
 }
 
-impl<T> RingReader for PageReader<T> {
-    const IS_THREAD_BOUND: bool = true;
-
-    fn is_idle(&self) -> bool {
-        self.in_flight() == 0
-    }
-}
-
-impl RingReader for RunReader {
-    const IS_THREAD_BOUND: bool = false;
-
-    fn is_idle(&self) -> bool {
-        self.is_idle()
-    }
-}
-
 /// Readers for sessions that read many pages. Clones are the same pool.
-pub(crate) struct ReaderPool<Q: RingReader>(Arc<Mutex<PoolState<Q>>>);
+pub struct ReaderPool<Q: RingReader>(Arc<Mutex<PoolState<Q>>>);
 
 impl<Q: RingReader> Clone for ReaderPool<Q> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
-
-/// Readers for lookups of many keys.
-pub(crate) type PageReaderPool = ReaderPool<PageReader<()>>;
 
 struct PoolState<Q> {
     /// The unused readers, the longest unused first.
@@ -67,14 +47,14 @@ impl<Q: RingReader> Default for ReaderPool<Q> {
 }
 
 /// The right to use a reader.
-pub(super) struct PooledReader<Q: RingReader> {
+pub struct PooledReader<Q: RingReader> {
     readers: ReaderPool<Q>,
     reader: Option<Q>,
 }
 
 impl<Q: RingReader> ReaderPool<Q> {
     /// The right to use a reader; `None` when enough are in use.
-    pub(super) fn take(&self) -> Option<PooledReader<Q>> {
+    pub fn take(&self) -> Option<PooledReader<Q>> {
         let spare = &mut *self.0.lock();
         if spare.used == USED {
             return None;
@@ -89,10 +69,7 @@ impl<Q: RingReader> ReaderPool<Q> {
 
 impl<Q: RingReader> PooledReader<Q> {
     /// The reader: a kept one if there was one, else one made now.
-    pub(super) fn get_or_make(
-        &mut self,
-        make: impl FnOnce() -> pleach_beatree::Result<Q>,
-    ) -> pleach_beatree::Result<&mut Q> {
+    pub fn get_or_make(&mut self, make: impl FnOnce() -> Result<Q>) -> Result<&mut Q> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => make()?,
@@ -101,12 +78,12 @@ impl<Q: RingReader> PooledReader<Q> {
     }
 
     /// The reader, if it was used.
-    pub(super) fn get(&mut self) -> Option<&mut Q> {
+    pub fn get(&mut self) -> Option<&mut Q> {
         self.reader.as_mut()
     }
 
     /// Discards the reader after an error: that waits for its requests in flight.
-    pub(super) fn discard(&mut self) {
+    pub fn discard(&mut self) {
         self.reader = None;
     }
 }

@@ -1,12 +1,16 @@
-//! The index of a tree: which region covers a key, and where its page is. [`regions`] has the regions as they are at a
-//! moment.
+//! A tree of pages: which region covers a key, where its page is, and which pages are due for a flush. The caller reads,
+//! changes and replaces regions; [`Tree::store`] has their pages, and [`ahead`] those that an iterator comes to.
 //!
 //! Invariants:
 //! * regions tile the key space;
 //! * a region is retired under its write lock, which is held until the index without it is published;
-//! * whoever replaces regions holds [`Index::hold_structure`].
+//! * whoever replaces regions holds [`Tree::hold_structure`].
+#![expect(missing_debug_implementations, reason = "they hold the store")]
 
-pub mod regions;
+pub mod ahead;
+mod key_batch;
+
+pub use self::key_batch::{KEY_BATCH, LookupDepth, PAGES_AHEAD};
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,9 +22,10 @@ use pleach_core::hexadecimal::hex;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 
-use self::regions::RegionIndex;
+use crate::index::RegionIndex;
 use crate::lock_order::{RankedMutex, RankedMutexGuard, STRUCTURE};
-use crate::page_no::PageNo;
+use crate::page_no::PageRef;
+use crate::pages::store::Store;
 use crate::region::{Region, RegionState};
 use crate::stored::Stored;
 
@@ -34,17 +39,6 @@ use crate::stored::Stored;
 /// would never end.
 const MAX_LOOKUPS: usize = 258;
 
-/// The place of a key's page, by the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageRef {
-    /// Its number.
-    pub page: PageNo,
-    /// Its tag.
-    pub tag: u32,
-    /// The namespace that the page must belong to.
-    pub namespace: u8,
-}
-
 /// The place of a key's state.
 #[derive(Debug)]
 pub enum KeyPlace {
@@ -54,9 +48,10 @@ pub enum KeyPlace {
     Memory(Stored),
 }
 
-/// The regions, and which of their pages are due for a flush.
-#[derive(Debug)]
-pub struct Index {
+/// The regions of a tree, which of their pages are due for a flush, and the store of their pages.
+pub struct Tree {
+    /// The pages, of this tree and of others.
+    pub store: Arc<Store>,
     regions: ArcSwap<RegionIndex>,
     /// Held by a flush while it changes layouts, and by a commit that was overtaken too often.
     structure: RankedMutex<()>,
@@ -114,14 +109,15 @@ impl DuePages {
     }
 }
 
-impl Index {
-    /// The index of these regions. Pages for which `is_due` is true are due from the start.
-    pub fn new(regions: RegionIndex, is_due: impl Fn(u8) -> bool) -> Self {
+impl Tree {
+    /// The tree of these regions. Pages for which `is_due` is true are due from the start.
+    pub fn new(store: &Arc<Store>, regions: RegionIndex, is_due: impl Fn(u8) -> bool) -> Self {
         let mut due = DuePages::default();
         for region in regions.regions() {
             due.add(due_children(&region.row(), &is_due));
         }
         Self {
+            store: Arc::clone(store),
             regions: ArcSwap::from_pointee(regions),
             structure: STRUCTURE.mutex(()),
             root: RwLock::default(),
@@ -215,7 +211,7 @@ impl Index {
 
     /// The page of a key, also where a buffered change lies over it; `None` when there is none.
     pub fn page_of(&self, key: &Key) -> Option<PageRef> {
-        self.with_region(key, |_, state| child_page(state, state.children().find(key)))
+        self.with_region(key, |_, state| state.page_ref(state.children().find(key)))
     }
 
     /// The place of a key's present state.
@@ -223,7 +219,7 @@ impl Index {
     pub fn place_of(&self, key: &Key) -> KeyPlace {
         self.with_region(key, |_, state| match state.buffered_change(key) {
             Some(buffered) => KeyPlace::Memory(buffered.stored.clone()),
-            None => match child_page(state, state.children().find(key)) {
+            None => match state.page_ref(state.children().find(key)) {
                 Some(at) => KeyPlace::Page(at),
                 None => KeyPlace::Memory(Stored::Absent),
             },
@@ -278,14 +274,6 @@ fn due_children(state: &RegionState, is_due: &impl Fn(u8) -> bool) -> impl Itera
     let children = 0..state.children().len();
     let due = children.filter(|child| is_due(state.changes_since_write(*child)));
     due.map(|child| state.children().prefix(child))
-}
-
-/// The place of a child's page; `None` when it has none.
-#[inline]
-pub fn child_page(state: &RegionState, child: usize) -> Option<PageRef> {
-    let children = state.children();
-    let page = children.page(child)?;
-    Some(PageRef { page, tag: children.tag(child), namespace: state.namespace() })
 }
 
 #[cfg(test)]

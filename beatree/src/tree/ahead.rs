@@ -2,7 +2,7 @@
 //!
 //! Reading ahead is a guess. No grace guard is held: an iterator rests for as long as its caller likes, and page
 //! numbers must not wait for that. So a page may have moved, and its number may have been used again, before the
-//! iterator reaches it. The iterator then looks the page up ([`super::scan`]), under a guard, and takes the page that
+//! iterator reaches it. The iterator then looks the page up, under a guard, and takes the page that
 //! was read ahead only if the index names that very number and tag, like a page in the cache. A page that cannot be
 //! read, or does not have its tag, is discarded; the iterator reads it once more, and gets the error if there is one.
 //!
@@ -14,16 +14,16 @@
 
 use std::collections::VecDeque;
 
-use pleach_beatree::RegionState;
-use pleach_beatree::cache::{LookupStep, NO_BATCH};
-use pleach_beatree::index::{PageRef, child_page};
-use pleach_beatree::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
 use pleach_core::range::key_before;
 use pleach_core::{Key, Prefix};
 
-use super::reader_pool::{PooledReader, ReaderPool};
+use super::Tree;
+use crate::cache::{LookupStep, NO_BATCH};
 use crate::error::Result;
-use crate::state::NamespaceDb;
+use crate::page_no::PageRef;
+use crate::pages::reader_pool::{PooledReader, ReaderPool};
+use crate::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
+use crate::region::RegionState;
 
 /// Pages that are read ahead at an iterator's second page; twice as many at the third, and so on.
 const FIRST_WINDOW: usize = 4;
@@ -33,7 +33,7 @@ const PAGES_A_READ: usize = 4;
 
 /// The direction of an iterator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// To larger keys.
     Forwards,
     /// To smaller keys.
@@ -42,9 +42,30 @@ pub(crate) enum Direction {
 
 /// Keys from a first one through a last one.
 #[derive(Clone, Copy)]
-pub(super) struct KeyRange {
-    pub(super) first: Key,
-    pub(super) last: Key,
+pub struct KeyRange {
+    /// The first key.
+    pub first: Key,
+    /// The last key.
+    pub last: Key,
+}
+
+/// What reading ahead may take.
+#[derive(Clone, Copy, Debug)]
+pub struct AheadLimits {
+    /// Reads at once.
+    pub depth: usize,
+    /// Pages of memory in each direction.
+    pub pages: usize,
+}
+
+impl AheadLimits {
+    /// Pages of the largest window, and pages of memory: a third more, since a run's memory is released with its last
+    /// page, and some pages are only read over.
+    fn window_and_memory(self) -> (usize, usize) {
+        let most = PAGES_A_READ * self.depth + 2 * RUN;
+        let memory = (most + most / 3).min(self.pages);
+        (memory - memory / 4, memory)
+    }
 }
 
 /// A page ahead of an iterator.
@@ -65,7 +86,7 @@ enum AheadState {
 }
 
 /// The pages ahead of an iterator in one direction.
-pub(super) struct ReadAhead {
+pub struct ReadAhead {
     spare: ReaderPool<RunReader>,
     direction: Direction,
     reader: Option<PooledReader<RunReader>>,
@@ -77,11 +98,12 @@ pub(super) struct ReadAhead {
     next: Option<Key>,
     window: usize,
     /// True when pages are read from the device even if they are cached.
-    pub(super) from_device: bool,
+    pub from_device: bool,
 }
 
 impl ReadAhead {
-    pub(super) fn new(spare: &ReaderPool<RunReader>, direction: Direction) -> Self {
+    /// Nothing is ahead yet.
+    pub fn new(spare: &ReaderPool<RunReader>, direction: Direction) -> Self {
         Self {
             spare: spare.clone(),
             direction,
@@ -95,36 +117,36 @@ impl ReadAhead {
     }
 
     /// Reads on, before the iterator goes to a page; `rest` is what is left of its range.
-    pub(super) fn advance(&mut self, db: &NamespaceDb, rest: &KeyRange) -> Result<()> {
-        let result = self.try_advance(db, rest);
+    pub fn advance(&mut self, tree: &Tree, limits: AheadLimits, rest: &KeyRange) -> Result<()> {
+        let result = self.try_advance(tree, limits, rest);
         if result.is_err() {
             self.discard_reader();
         }
         result
     }
 
-    fn try_advance(&mut self, db: &NamespaceDb, rest: &KeyRange) -> Result<()> {
+    fn try_advance(&mut self, tree: &Tree, limits: AheadLimits, rest: &KeyRange) -> Result<()> {
         // Half a window at once: a system call costs as much as some pages, and neighbours are found.
         if self.pages.len() <= self.window / 2 {
-            let (most, _) = limits(db);
+            let (most, _) = limits.window_and_memory();
             self.window = (2 * self.window).clamp(FIRST_WINDOW.min(most), most);
             let from = self.pages.len();
-            self.name_pages(db, rest, from);
-            self.mark_wanted(db, from);
+            self.name_pages(tree, rest, from);
+            self.mark_wanted(tree, from);
             if let Some(reader) = self.reader.as_mut().and_then(PooledReader::get) {
                 reader.poll_arrived();
             }
-            return self.enqueue_wanted(db);
+            return self.enqueue_wanted(tree, limits);
         }
         // Pages that had no room are tried now and again. Arrived runs are noticed when the iterator waits for one.
         if self.wanted > 0 && self.pages.len().is_multiple_of(RUN.min(self.window / 4).max(1)) {
-            return self.enqueue_wanted(db);
+            return self.enqueue_wanted(tree, limits);
         }
         Ok(())
     }
 
     /// Names pages until there is a window of them; the first `from` are named already.
-    fn name_pages(&mut self, db: &NamespaceDb, rest: &KeyRange, from: usize) {
+    fn name_pages(&mut self, tree: &Tree, rest: &KeyRange, from: usize) {
         let start = match self.direction {
             Direction::Forwards => rest.first,
             Direction::Backwards => rest.last,
@@ -136,11 +158,11 @@ impl ReadAhead {
             && let Some(key) = self.next.filter(|key| (rest.first..=rest.last).contains(key))
         {
             let (pages, window, direction) = (&mut self.pages, self.window, self.direction);
-            self.next = db.index.with_region(&key, |_, state| {
+            self.next = tree.with_region(&key, |_, state| {
                 let mut child = state.children().find(&key);
                 loop {
                     let prefix = state.children().prefix(child);
-                    if let Some(at) = child_page(state, child) {
+                    if let Some(at) = state.page_ref(child) {
                         pages.push_back(AheadPage { prefix, at, state: AheadState::NotRead });
                     }
                     let after = match direction {
@@ -165,8 +187,8 @@ impl ReadAhead {
     }
 
     /// Marks the pages from `from` on that are not cached as wanted.
-    fn mark_wanted(&mut self, db: &NamespaceDb, from: usize) {
-        let cache = &db.store.cache;
+    fn mark_wanted(&mut self, tree: &Tree, from: usize) {
+        let cache = &tree.store.cache;
         // One step for all pages at a time, so that cache misses overlap.
         for step in [LookupStep::Table, LookupStep::Entry] {
             self.pages.iter().skip(from).for_each(|ahead| cache.cpu_prefetch(ahead.at.page, step));
@@ -188,11 +210,10 @@ impl ReadAhead {
     }
 
     /// Requests wanted pages, as far as there is room.
-    fn enqueue_wanted(&mut self, db: &NamespaceDb) -> Result<()> {
-        let (_, memory) = limits(db);
+    fn enqueue_wanted(&mut self, tree: &Tree, limits: AheadLimits) -> Result<()> {
+        let (_, memory) = limits.window_and_memory();
         let Some(used) = self.reader.as_mut().filter(|_| self.wanted > 0) else { return Ok(()) };
-        let reader =
-            used.get_or_make(|| RunReader::new(&db.store, db.options.in_flight, memory))?;
+        let reader = used.get_or_make(|| RunReader::new(&tree.store, limits.depth, memory))?;
         let wanted =
             self.pages.iter().enumerate().filter(|(_, one)| one.state == AheadState::Wanted);
         let mut wanted: Vec<WantedPage> =
@@ -205,7 +226,7 @@ impl ReadAhead {
                 if reader.free_slots() == 0 {
                     break 'runs;
                 }
-                let Some((number, count)) = reader.enqueue(&db.store, run) else {
+                let Some((number, count)) = reader.enqueue(&tree.store, run) else {
                     break 'runs;
                 };
                 for (page, index) in &run[..count] {
@@ -215,14 +236,14 @@ impl ReadAhead {
                 run = &run[count..];
             }
         }
-        Ok(reader.submit()?)
+        reader.submit()
     }
 
     /// The iterator reaches the page below `prefix`, which is at `at`: gives the page if it was read ahead. Pages
     /// before it are discarded.
-    pub(super) fn take_page(
+    pub fn take_page(
         &mut self,
-        db: &NamespaceDb,
+        tree: &Tree,
         prefix: &Prefix,
         at: PageRef,
     ) -> Result<Option<RunPage>> {
@@ -244,10 +265,10 @@ impl ReadAhead {
         }
         // Prefetches the next page's memory, if that is cached: it arrives while pairs of this one are given.
         if let Some(next) = self.pages.front() {
-            db.store.cache.cpu_prefetch(next.at.page, LookupStep::Cells);
+            tree.store.cache.cpu_prefetch(next.at.page, LookupStep::Cells);
         }
         // Checked now: the page is in the processor's cache when its pairs are given.
-        let is_right = |page: &RunPage| db.store.check_leaf(at, page.page()).is_ok();
+        let is_right = |page: &RunPage| tree.store.check_leaf(at, page.page()).is_ok();
         Ok(found.filter(is_right))
     }
 
@@ -271,7 +292,7 @@ impl ReadAhead {
     }
 
     /// Discards the pages ahead: the iterator goes elsewhere.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         while !self.pages.is_empty() {
             self.forget_first();
         }
@@ -300,14 +321,6 @@ impl Drop for ReadAhead {
             self.discard_reader();
         }
     }
-}
-
-/// Pages of the largest window, and pages of memory: a third more, since a run's memory is released with its last page,
-/// and some pages are only read over.
-fn limits(db: &NamespaceDb) -> (usize, usize) {
-    let most = PAGES_A_READ * db.options.in_flight + 2 * RUN;
-    let memory = (most + most / 3).min(db.budget.pages_ahead());
-    (memory - memory / 4, memory)
 }
 
 /// The region's next child in this direction.
