@@ -5,7 +5,7 @@
 //!   failed or was abandoned;
 //! * each entry has one [`Claim`], which removes it when dropped, whatever happens, and wakes the waiters of the page,
 //!   if there are any;
-//! * nobody waits longer than [`PATIENCE`], and then reads the page without a claim. So a sleeping reader with claims
+//! * nobody waits longer than `PATIENCE`, and then reads the page without a claim. So a sleeping reader with claims
 //!   can slow others down, and never stop them;
 //! * nobody waits for a page while it has pages in flight itself whose completion it does not take: see
 //!   [`super::reader`].
@@ -72,7 +72,7 @@ impl InFlight {
         }
     }
 
-    /// Waits until nobody reads the page, but at most [`PATIENCE`]. False when it is still being read.
+    /// Waits until nobody reads the page, but at most `PATIENCE`. False when it is still being read.
     pub fn wait(&self, page: PageNo) -> bool {
         // Noted under the lock, so that the claim which removes the page later knows of the waiter.
         let mut landed = || match self.pages.lock().get_mut(&page) {

@@ -2,7 +2,7 @@
 //!
 //! A bulk load writes leaf pages in key order, and so does a flush the pages of one round, so neighbours in key order
 //! often are neighbours in the file. Pages that have moved leave gaps, and a request costs the device as much as some
-//! pages, so gaps of up to [`GAP`] pages are read over, as long as a request reads no more unwanted pages than wanted
+//! pages, so gaps of up to `GAP` pages are read over, as long as a request reads no more unwanted pages than wanted
 //! ones; unwanted pages are not looked at.
 //!
 //! The reader has no claims and puts nothing into the cache: an iterator may rest for any time, and others would wait

@@ -192,7 +192,7 @@ impl Tree {
     /// Calls the closure with the region that covers a key, locked. A region replaced in between is looked up again.
     ///
     /// # Panics
-    /// When the index has retired regions, which is a defect: see [`MAX_LOOKUPS`].
+    /// When the index has retired regions, which is a defect: see `MAX_LOOKUPS`.
     pub fn with_region<T>(
         &self,
         key: &Key,
