@@ -22,8 +22,7 @@ use crate::cache::{Buffers, Cache, CachedPage, NO_BATCH};
 use crate::error::{Error, Result};
 use crate::files::LEAF_FILE;
 use crate::grace::Grace;
-use crate::page_no::PageNo;
-use crate::page_no::PageRef;
+use crate::page_no::{PageNo, PageRef};
 use crate::region::RegionState;
 use crate::stored::Stored;
 

@@ -10,12 +10,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{KeyAccess, KeyState};
 use pleach_beatree::region::{PartNodes, count_change, count_commit};
 use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
-use pleach_beatree::{Region, RegionState};
+use pleach_beatree::{PageRef, Region, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::FinishOutput;

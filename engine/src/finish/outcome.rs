@@ -6,11 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_beatree::PageRef;
-use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::recycle::Recycle;
 use pleach_beatree::region::PartNodes;
+use pleach_beatree::{PageRef, Region};
 use pleach_core::fold::{Columns, Occupancy};
 use pleach_core::{Node, Prefix};
 

@@ -13,14 +13,13 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::pages::in_flight::ReadMode;
 use pleach_beatree::pages::overflow;
 use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
 use pleach_beatree::pages::reader::PageReader;
 use pleach_beatree::region::Relocation;
-use pleach_beatree::{ChildRef, PageNo, Region};
+use pleach_beatree::{ChildRef, PageNo, PageRef, Region};
 use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_core::{Key, Prefix, TERMINATOR};

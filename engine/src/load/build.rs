@@ -3,12 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use pleach_beatree::ChildRef;
-use pleach_beatree::PageNo;
 use pleach_beatree::load::{BuiltLeaf, LoadUnit, RepeatedKey};
 use pleach_beatree::page_plan::{
     CellRef, PageCells, PageNodes, PagePlan, PageStamp, fold_pages, write_page,
 };
+use pleach_beatree::{ChildRef, PageNo};
 use pleach_core::fold::Folder;
 use pleach_io::{File, IoError, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::trie_kind::TrieKind;

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use pleach_beatree::PageRef;
-use pleach_beatree::Value;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::pages::overflow;
 use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
+use pleach_beatree::{PageRef, Value};
 use pleach_core::prefix::common_len;
 use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::range::key_before;

@@ -7,8 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_beatree::Region;
-use pleach_beatree::Tree;
+use pleach_beatree::{Region, Tree};
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, Executor, OpenMode};
 use pleach_journal::format::image::ImageReader;

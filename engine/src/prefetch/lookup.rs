@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::PageRef;
-use pleach_beatree::Stored;
 use pleach_beatree::cache::{CachedPage, LookupStep};
 use pleach_beatree::tree::KEY_BATCH;
+use pleach_beatree::{PageRef, Stored};
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 

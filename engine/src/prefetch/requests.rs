@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
-use pleach_beatree::PageRef;
-use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::tree::KEY_BATCH;
+use pleach_beatree::{PageRef, Region};
 use pleach_core::Key;
 use pleach_io::{Event, Executor, PageBuf};
 

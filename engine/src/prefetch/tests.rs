@@ -1,9 +1,8 @@
 //! What the prefetch task leaves behind.
 
-use pleach_beatree::PageNo;
-use pleach_beatree::PageRef;
 use pleach_beatree::pages::in_flight::ReadMode;
 use pleach_beatree::pages::reader::{PageReader, Submission};
+use pleach_beatree::{PageNo, PageRef};
 use pleach_core::{Hasher, Key};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 

@@ -4,10 +4,9 @@
 //! The present is looked up before undo, so a commit that comes in between has its undo there when undo is looked up.
 //! And the result stays true: pages are not overwritten in place, and the guard keeps their numbers.
 
-use pleach_beatree::PageRef;
 use pleach_beatree::grace::GraceGuard;
 use pleach_beatree::tree::KeyPlace;
-use pleach_beatree::{Stored, Value};
+use pleach_beatree::{PageRef, Stored, Value};
 use pleach_core::Key;
 
 use crate::error::Result;

@@ -16,13 +16,12 @@
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use pleach_beatree::PageRef;
 use pleach_beatree::cache::{CachedPage, LookupStep};
 use pleach_beatree::pages::reader_pool::ReaderPool;
 use pleach_beatree::pages::run_reader::{RunPage, RunReader};
 pub(crate) use pleach_beatree::tree::ahead::Direction;
 use pleach_beatree::tree::ahead::{AheadLimits, KeyRange, ReadAhead};
-use pleach_beatree::{PageNo, RegionState, Stored, Value};
+use pleach_beatree::{PageNo, PageRef, RegionState, Stored, Value};
 use pleach_core::fold::FoldValue;
 use pleach_core::node::precedes;
 use pleach_core::page::leaf::{Cell, LeafView};

@@ -27,7 +27,7 @@
 //! | 5 | [`SEQUENCER`](lock_ranks::SEQUENCER): the sequencer's state | no |
 //! | 6 | [`TIP`](lock_ranks::TIP): the newest commit | no |
 //! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | reads of runs of the history alone |
-//! | 8 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: leaf map, overflow map, then tentative; in flight; pace; quarantine | no, except that page files grow and are cut under the locks of their space |
+//! | 8 | tries: changing; tree: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: leaf map, overflow map, then tentative; in flight; pace; quarantine | no, except that page files grow and are cut under the locks of their space |
 //! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region and not for the sequencer. The one exception holds the structure, so

@@ -15,9 +15,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pleach_beatree::Tree;
 use pleach_beatree::lock_order::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
-use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
+use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex, Tree};
 use pleach_core::{Hasher, Prefix, TERMINATOR};
 use pleach_journal::format::trie_kind::TrieKind;
 
