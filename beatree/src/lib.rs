@@ -40,7 +40,7 @@
 //! 2. Under its lock, [`RegionState::buffered_change`] gives the newest committed change, if a page does not
 //!    have it yet: that is the answer.
 //! 3. Else [`ChildTable::find`] gives the leaf page's number and tag.
-//! 4. [`cache::Cache::get`] gives the page. On a miss [`pages::store::Store::page`] reads it, inside of a
+//! 4. [`cache::Cache::get`] gives the page. On a miss [`pages::Store::page`] reads it, inside of a
 //!    [`grace::GraceGuard`] that was taken before step 1, so that nobody writes over it meanwhile.
 //! 5. [`cache::CachedPage::get`] gives the value.
 //!

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::pages::reader::PageReaderPool;
-use pleach_beatree::pages::reader_pool::ReaderPool;
-use pleach_beatree::pages::run_reader::RunReader;
+use pleach_beatree::pages::{PageReaderPool, ReaderPool, RunReader};
 use pleach_io::TaskHandle;
 
 use crate::error::{Error, NoRoom, Result};

@@ -259,7 +259,7 @@ pub mod status {
     pub use crate::phase::Phase;
     pub use crate::state::pace::beats::TaskState;
     pub use crate::state::undo::pins::Pin;
-    pub use pleach_beatree::pages::quarantine::Quarantined;
+    pub use pleach_beatree::pages::Quarantined;
 }
 
 /// Types in the variants of [`Error`] that callers may match on. All other fields of variants are causes for display

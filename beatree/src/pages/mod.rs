@@ -1,14 +1,24 @@
-//! The pages of a tree on the device: how they are read ([`in_flight`], [`reader`], [`run_reader`], [`reader_pool`]),
-//! kept ([`store`]) and quarantined ([`quarantine`]), and which are in use ([`space`]); values too long for a page
-//! ([`overflow`], [`long_values`]).
+//! The pages of a tree on the device: they are read one by one and kept ([`Store`]), many at once ([`PageReader`]) or in
+//! runs ([`RunReader`]), and quarantined where they cannot be used ([`Quarantine`]). [`PageSpace`] has those that are in
+//! use; values too long for a page are in [`overflow`], and those that were read in [`LongValues`].
 #![expect(missing_debug_implementations, reason = "devices, rings and maps")]
 
-pub mod in_flight;
-pub mod long_values;
+mod in_flight;
+mod long_values;
 pub mod overflow;
-pub mod quarantine;
-pub mod reader;
-pub mod reader_pool;
-pub mod run_reader;
-pub mod space;
-pub mod store;
+mod quarantine;
+mod reader;
+mod reader_pool;
+mod run_reader;
+mod space;
+mod store;
+
+pub use self::in_flight::{Claim, InFlight, ReadMode};
+pub use self::long_values::{LongValueId, LongValues};
+pub use self::quarantine::{LeafName, Quarantine, QuarantineReason, Quarantined, backoff};
+pub use self::reader::{LoadedPage, PageReader, PageReaderPool, Submission};
+pub use self::reader_pool::{PooledReader, ReaderPool, RingReader};
+pub use self::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
+pub use self::space::{FileLengths, OverflowMapImage, PageSpace, RetiredExtents, SpaceDemand};
+pub use self::space::{SpaceParts, TentativeExtents};
+pub use self::store::{PageCounters, PageWaiters, Store};

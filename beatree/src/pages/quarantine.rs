@@ -8,8 +8,8 @@
 //! Invariants:
 //! * only failed *reads*, and pages whose content contradicts the index, are quarantined; a failed write or sync
 //!   poisons;
-//! * the flush does not read a quarantined page, except for one trial when it is due: after [`FIRST_RETRY`], then after
-//!   twice as long each time, at most [`LONGEST_RETRY`].
+//! * the flush does not read a quarantined page, except for one trial when it is due: after `FIRST_RETRY`, then after
+//!   twice as long each time, at most `LONGEST_RETRY`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +23,9 @@ use crate::files::LEAF_FILE;
 use crate::page_no::PageNo;
 
 /// Time between a page's first failure and its first trial.
-pub const FIRST_RETRY: Duration = Duration::from_secs(1);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest time between two trials.
-pub const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// Most pages that one step of the flush tries again.
 const TRIALS: usize = 16;
 

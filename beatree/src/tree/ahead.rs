@@ -21,8 +21,9 @@ use super::Tree;
 use crate::cache::{LookupStep, NO_BATCH};
 use crate::error::Result;
 use crate::page_no::PageRef;
-use crate::pages::reader_pool::{PooledReader, ReaderPool};
-use crate::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
+use crate::pages::{
+    PooledReader, RUN, ReaderPool, RunNo, RunPage, RunReader, WantedPage, group_runs,
+};
 use crate::region::RegionState;
 
 /// Pages that are read ahead at an iterator's second page; twice as many at the third, and so on.

@@ -25,7 +25,7 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use crate::index::RegionIndex;
 use crate::lock_order::{RankedMutex, RankedMutexGuard, STRUCTURE};
 use crate::page_no::PageRef;
-use crate::pages::store::Store;
+use crate::pages::Store;
 use crate::region::{Region, RegionState};
 use crate::stored::Stored;
 

@@ -13,13 +13,10 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::page_plan::{
     CellRef, PageCells, PageStamp, fold_pages, plan_pages, write_page,
 };
-use pleach_beatree::pages::in_flight::{InFlight, ReadMode};
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::quarantine::Quarantine;
-use pleach_beatree::pages::reader::{PageReader, Submission};
-use pleach_beatree::pages::reader_pool::ReaderPool;
-use pleach_beatree::pages::space::{PageSpace, SpaceParts};
-use pleach_beatree::pages::store::{PageCounters, PageWaiters, Store};
+use pleach_beatree::pages::{
+    InFlight, PageCounters, PageReader, PageSpace, PageWaiters, Quarantine, ReadMode, ReaderPool,
+    SpaceParts, Store, Submission, overflow,
+};
 use pleach_beatree::region::{AwayRegion, NewNodes, RegionCommit, RegionSource, Relocation};
 use pleach_beatree::space::{FileGeometry, LeafSpace, OverflowSpace};
 use pleach_beatree::split_regions::split_regions;

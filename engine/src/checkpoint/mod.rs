@@ -14,7 +14,7 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_beatree::pages::quarantine::backoff;
+use pleach_beatree::pages::backoff;
 use pleach_io::Step;
 use pleach_journal::format::position::LogPos;
 

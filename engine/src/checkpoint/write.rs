@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_beatree::pages::space::OverflowMapImage;
+use pleach_beatree::pages::OverflowMapImage;
 use pleach_beatree::space::MAX_PAGES;
 use pleach_core::Key;
 use pleach_core::page::branch::BranchEntry;

@@ -35,7 +35,7 @@ mod ticket;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_beatree::pages::space::TentativeExtents;
+use pleach_beatree::pages::TentativeExtents;
 use pleach_journal::format::commit_body::EntryKind;
 use pleach_journal::format::trie_kind::TrieKind;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pleach_beatree::Stored;
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::pages::space::SpaceDemand;
+use pleach_beatree::pages::SpaceDemand;
 use pleach_core::page::stream::PAYLOAD;
 
 use super::is_written_before_record;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
-use pleach_beatree::pages::space::TentativeExtents;
+use pleach_beatree::pages::TentativeExtents;
 use pleach_core::TERMINATOR;
 use pleach_journal::format::commit_body::{
     EntryKind, LoggedValue, NamespacePart, Section, UndoHeader, commit_record,

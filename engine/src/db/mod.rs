@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use pleach_beatree::Value;
-use pleach_beatree::pages::quarantine::Quarantined;
+use pleach_beatree::pages::Quarantined;
 use pleach_core::proof::ChangeProof;
 use pleach_core::{Hasher, Key, Node};
 use pleach_history::ChangingCommits;

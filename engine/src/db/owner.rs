@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
-use pleach_beatree::pages::quarantine::Quarantined;
+use pleach_beatree::pages::Quarantined;
 use pleach_io::{DeviceInfo, ProcessTag, TaskHandle};
 
 use crate::checkpoint::checkpoint;

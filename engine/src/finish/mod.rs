@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_beatree::pages::reader::PageReaderPool;
+use pleach_beatree::pages::PageReaderPool;
 use pleach_beatree::recycle::RecyclePool;
 use pleach_core::{Hasher, Key, Node};
 use pleach_journal::format::trie_kind::TrieKind;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use pleach_beatree::PageRef;
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_beatree::pages::reader::PageReaderPool;
+use pleach_beatree::pages::PageReaderPool;
 use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_core::Key;
 

@@ -11,7 +11,7 @@ use pleach_beatree::leaf_fold::{
     FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_divided_by_treelet,
     needed_prefixes, needs_parts,
 };
-use pleach_beatree::pages::reader_pool::ReaderPool;
+use pleach_beatree::pages::ReaderPool;
 use pleach_beatree::tree::PAGES_AHEAD;
 use pleach_beatree::treelet::TreeletNodes;
 use pleach_core::fold::{FoldValue, NO_HASH, Occupancy, SiblingPath, Subtrie, TilingPath};

@@ -8,8 +8,7 @@ use std::collections::VecDeque;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::cache::{LookupStep, NO_BATCH};
-use pleach_beatree::pages::in_flight::ReadMode;
-use pleach_beatree::pages::reader::{LoadedPage, PageReader, Submission};
+use pleach_beatree::pages::{LoadedPage, PageReader, ReadMode, Submission};
 use pleach_beatree::recycle::RecyclePool;
 use pleach_beatree::tree::PAGES_AHEAD;
 use pleach_core::Hasher;

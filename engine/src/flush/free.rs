@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pleach_beatree::pages::space::RetiredExtents;
+use pleach_beatree::pages::RetiredExtents;
 use pleach_journal::format::position::LogPos;
 
 use super::publish::RetiredBatch;

@@ -7,10 +7,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::page_plan::{STORED_LEVELS, filled};
-use pleach_beatree::pages::in_flight::ReadMode;
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
-use pleach_beatree::pages::reader::PageReader;
+use pleach_beatree::pages::{LeafName, PageReader, QuarantineReason, ReadMode, overflow};
 use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_beatree::{PageNo, PageRef, Region, RegionState, Stored};
 use pleach_core::Prefix;

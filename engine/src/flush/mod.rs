@@ -54,7 +54,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_beatree::pages::quarantine::backoff;
+use pleach_beatree::pages::backoff;
 use pleach_core::Prefix;
 use pleach_io::Step;
 

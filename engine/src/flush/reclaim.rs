@@ -14,10 +14,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::pages::in_flight::ReadMode;
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
-use pleach_beatree::pages::reader::PageReader;
+use pleach_beatree::pages::{LeafName, PageReader, QuarantineReason, ReadMode, overflow};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::{ChildRef, PageNo, PageRef, Region};
 use pleach_core::page::leaf::Cell;

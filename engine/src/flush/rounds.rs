@@ -12,8 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_beatree::pages::in_flight::ReadMode;
-use pleach_beatree::pages::reader::PageReader;
+use pleach_beatree::pages::{PageReader, ReadMode};
 use pleach_core::Prefix;
 use pleach_core::fold::Folder;
 use pleach_io::{Executor, Queue};

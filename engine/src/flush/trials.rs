@@ -2,7 +2,7 @@
 //!
 //! Called by the flush task before it gathers, so that a released page is part of the next round.
 
-use pleach_beatree::pages::quarantine::{LeafName, QuarantineReason};
+use pleach_beatree::pages::{LeafName, QuarantineReason};
 use pleach_beatree::{PageNo, Result};
 use pleach_core::Prefix;
 

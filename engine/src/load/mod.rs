@@ -29,7 +29,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pleach_beatree::load::{BuiltLeaf, LoadRecord, regions};
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::pages::space::TentativeExtents;
+use pleach_beatree::pages::TentativeExtents;
 use pleach_beatree::{PageNo, RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Key, Node, Prefix, TERMINATOR};

@@ -13,8 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::space::RetiredExtents;
+use pleach_beatree::pages::{RetiredExtents, overflow};
 use pleach_beatree::space::OverflowSpace;
 use pleach_beatree::{Error as TreeError, Stored};
 use pleach_core::Hasher;

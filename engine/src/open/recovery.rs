@@ -18,8 +18,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::quarantine::Quarantine;
+use pleach_beatree::pages::{Quarantine, overflow};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::space::{OverflowSpace, SpaceError};
 use pleach_beatree::{ChildRef, Error as TreeError, PageNo};

@@ -6,8 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::quarantine::Quarantine;
+use pleach_beatree::pages::{Quarantine, overflow};
 use pleach_beatree::region::{AwayRegion, NewNodes, RegionCommit, RegionSource, Relocation};
 use pleach_beatree::split_regions::{RegionPair, join_held, split_regions};
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState, Stored};

@@ -23,10 +23,7 @@ use std::time::Duration;
 
 use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::pages::in_flight::ReadMode;
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::quarantine::backoff;
-use pleach_beatree::pages::reader::{LoadedPage, PageReader, Submission};
+use pleach_beatree::pages::{LoadedPage, PageReader, ReadMode, Submission, backoff, overflow};
 use pleach_beatree::tree::KEY_BATCH;
 use pleach_io::Step;
 

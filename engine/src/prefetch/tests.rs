@@ -1,7 +1,6 @@
 //! What the prefetch task leaves behind.
 
-use pleach_beatree::pages::in_flight::ReadMode;
-use pleach_beatree::pages::reader::{PageReader, Submission};
+use pleach_beatree::pages::{PageReader, ReadMode, Submission};
 use pleach_beatree::{PageNo, PageRef};
 use pleach_core::{Hasher, Key};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use pleach_beatree::PageRef;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::pages::in_flight::ReadMode;
-use pleach_beatree::pages::reader::PageReaderPool;
-use pleach_beatree::pages::reader::{LoadedPage, PageReader};
+use pleach_beatree::pages::{LoadedPage, PageReader, PageReaderPool, ReadMode};
 use pleach_beatree::tree::KeyPlace;
 use pleach_beatree::tree::{KEY_BATCH, LookupDepth};
 use pleach_core::Key;

@@ -17,8 +17,7 @@ use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use pleach_beatree::cache::{CachedPage, LookupStep};
-use pleach_beatree::pages::reader_pool::ReaderPool;
-use pleach_beatree::pages::run_reader::{RunPage, RunReader};
+use pleach_beatree::pages::{ReaderPool, RunPage, RunReader};
 pub(crate) use pleach_beatree::tree::ahead::Direction;
 use pleach_beatree::tree::ahead::{AheadLimits, KeyRange, ReadAhead};
 use pleach_beatree::{PageNo, PageRef, RegionState, Stored, Value};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_beatree::pages::quarantine::Quarantine;
+use pleach_beatree::pages::Quarantine;
 use pleach_beatree::region::{AwayRegion, RegionSource};
 use pleach_beatree::{ChildRef, ChildTable, Error, PageNo, Region};
 use pleach_core::page::stream::StreamId;

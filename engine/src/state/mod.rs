@@ -51,9 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::Tree;
-use pleach_beatree::pages::long_values::LongValues;
-use pleach_beatree::pages::space::{PageSpace, SpaceDemand};
-use pleach_beatree::pages::store::Store;
+use pleach_beatree::pages::{LongValues, PageSpace, SpaceDemand, Store};
 use pleach_core::Hasher;
 use pleach_io::{Executor, IoError, OpenMode, ProcessTag};
 use pleach_journal::format::names::IMAGES;

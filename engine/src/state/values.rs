@@ -1,11 +1,9 @@
 //! Values too long for a page, as commits name them and sessions read them. One that was read by its key stays in memory
-//! ([`pleach_beatree::pages::long_values`]).
+//! ([`pleach_beatree::pages::LongValues`]).
 
 use std::sync::Arc;
 
-use pleach_beatree::pages::long_values::LongValueId;
-use pleach_beatree::pages::overflow;
-use pleach_beatree::pages::space::TentativeExtents;
+use pleach_beatree::pages::{LongValueId, TentativeExtents, overflow};
 use pleach_beatree::stored::LongValue;
 use pleach_beatree::{Stored, Value};
 use pleach_core::page::stream;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::pages::space::PageSpace;
+use pleach_beatree::pages::PageSpace;
 use pleach_io::{Disk, OpenMode};
 use pleach_journal::format::names::{IMAGES, image_name};
 use pleach_journal::format::position::{BLOCK, LogPos};

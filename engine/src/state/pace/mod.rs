@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use pleach_beatree::pages::store::PageWaiters;
+use pleach_beatree::pages::PageWaiters;
 use pleach_io::{Event, Executor};
 
 use self::beats::{Beats, Task, TaskState};
