@@ -13,12 +13,16 @@ mod run_reader;
 mod space;
 mod store;
 
+/// What events of the log name as their origin.
+const TARGET: &str = "pleach::pages";
+
 pub use self::in_flight::{Claim, InFlight, ReadMode};
 pub use self::long_values::{LongValueId, LongValues};
 pub use self::quarantine::{LeafName, Quarantine, QuarantineReason, Quarantined, backoff};
 pub use self::reader::{LoadedPage, PageReader, PageReaderPool, Submission};
 pub use self::reader_pool::{PooledReader, ReaderPool, RingReader};
-pub use self::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
+pub(crate) use self::run_reader::{RUN, RunNo, WantedPage, group_runs};
+pub use self::run_reader::{RunPage, RunReader};
 pub use self::space::{FileLengths, OverflowMapImage, PageSpace, RetiredExtents, SpaceDemand};
 pub use self::space::{SpaceParts, TentativeExtents};
 pub use self::store::{PageCounters, PageWaiters, Store};

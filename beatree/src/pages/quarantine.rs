@@ -18,6 +18,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use pleach_core::Prefix;
 
+use super::TARGET;
 use crate::error::Error;
 use crate::files::LEAF_FILE;
 use crate::page_no::PageNo;
@@ -116,12 +117,11 @@ impl Quarantine {
         reason: QuarantineReason,
         now: Duration,
     ) {
-        let mut pages = self.pages.lock();
+        let (mut pages, file, number) = (self.pages.lock(), LEAF_FILE, page.into());
         let trials = pages.get(&page).map_or(0, |entry| entry.listed.trials) + 1;
         if trials == 1 {
-            tracing::error!(?page, namespace, ?prefix, %error, "a leaf page is quarantined");
+            tracing::error!(target: TARGET, file, page = number, namespace, ?prefix, %error, "a page is quarantined");
         }
-        let (file, number) = (LEAF_FILE, page.into());
         let listed = Quarantined { file, page: number, namespace, prefix, error, trials };
         let next = now.saturating_add(backoff(trials));
         pages.insert(page, QuarantineEntry { listed, reason, next, on_trial: false });
@@ -135,7 +135,7 @@ impl Quarantine {
             (known.error, known.trials) = (error, known.trials + 1);
             return;
         }
-        tracing::error!(file, page, namespace, ?prefix, %error, "a region cannot be read");
+        tracing::error!(target: TARGET, file, page, namespace, ?prefix, %error, "a region cannot be read");
         lost.push(Quarantined { file, page, namespace, prefix, error, trials: 1 });
     }
 
@@ -145,7 +145,7 @@ impl Quarantine {
     }
 
     /// The error of a leaf page of a lost region.
-    pub fn lost_error(&self, page: PageNo) -> Option<Error> {
+    pub(super) fn lost_error(&self, page: PageNo) -> Option<Error> {
         let lost = page.is_lost().then(|| self.lost.lock())?;
         let mut found = lost.iter().filter(|entry| PageNo::lost(entry.page) == page);
         found.next().map(|entry| entry.error.clone())
@@ -157,7 +157,7 @@ impl Quarantine {
     }
 
     /// True when the flush must not use a page. A cached page need not be read, so that it may be unreadable.
-    pub fn is_barred(&self, page: PageNo, is_cached: bool) -> bool {
+    pub(super) fn is_barred(&self, page: PageNo, is_cached: bool) -> bool {
         let Some(pages) = self.lock_if_any() else { return false };
         let kept = |entry: &QuarantineEntry| {
             !entry.on_trial && (entry.reason == QuarantineReason::Contradicts || !is_cached)
@@ -171,7 +171,7 @@ impl Quarantine {
     }
 
     /// The error of a page that contradicts the index, be it on trial.
-    pub fn contradicting(&self, page: PageNo) -> Option<Error> {
+    pub(super) fn contradicting(&self, page: PageNo) -> Option<Error> {
         let pages = self.lock_if_any()?;
         let entry = pages.get(&page)?;
         (entry.reason == QuarantineReason::Contradicts).then(|| entry.listed.error.clone())
@@ -184,7 +184,8 @@ impl Quarantine {
         let entry = pages.remove(&page)?;
         self.count.store(pages.len() as u64, Ordering::Release);
         let Quarantined { namespace, prefix, .. } = entry.listed;
-        tracing::info!(?page, namespace, ?prefix, "a page is back");
+        let (file, page) = (LEAF_FILE, u64::from(page));
+        tracing::info!(target: TARGET, file, page, namespace, ?prefix, "a page is back");
         Some((namespace, prefix))
     }
 

@@ -25,17 +25,17 @@ use crate::error::Result;
 use crate::page_no::PageNo;
 
 /// Most pages of one read. From 64 KiB on the cost of a request itself does not matter any more.
-pub const RUN: usize = 16;
+pub(crate) const RUN: usize = 16;
 
 /// Most neighbouring unwanted pages that are read for the sake of a page behind them. A request costs a virtual disk as
 /// much as 2.7 pages, and the processor as one (`docs/decisions/history.md`, 0054).
 const GAP: usize = 4;
 
 /// A page to be read, and the caller's index for it.
-pub type WantedPage = (PageNo, usize);
+pub(crate) type WantedPage = (PageNo, usize);
 
 /// Divides pages in rising order into runs. A page that is there twice, as its number was reused, is in two runs.
-pub fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
+pub(crate) fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
     let mut runs = Vec::new();
     let mut first = 0;
     for end in 1..=wanted.len() {
@@ -54,7 +54,7 @@ pub fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
 
 /// The slot of an enqueued run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunNo(usize);
+pub(crate) struct RunNo(usize);
 
 impl RingReader for RunReader {
     const IS_THREAD_BOUND: bool = false;
@@ -101,7 +101,7 @@ pub struct RunReader {
 
 impl RunReader {
     /// A reader of up to `depth` runs at once, with memory for `pages` pages.
-    pub fn new(store: &Store, depth: usize, pages: usize) -> Result<Self> {
+    pub(crate) fn new(store: &Store, depth: usize, pages: usize) -> Result<Self> {
         let mut queue = store.device.movable_queue(depth)?;
         let memory = PagePool::new(1, pages);
         queue.register(&memory);
@@ -109,7 +109,7 @@ impl RunReader {
     }
 
     /// Number of runs for which the ring has room.
-    pub fn free_slots(&self) -> usize {
+    pub(crate) fn free_slots(&self) -> usize {
         self.queue.depth() - self.queue.in_flight()
     }
 
@@ -118,7 +118,7 @@ impl RunReader {
     ///
     /// # Panics
     /// When the run has no page, or when the ring has no room.
-    pub fn enqueue(&mut self, store: &Store, run: &[WantedPage]) -> Option<(RunNo, usize)> {
+    pub(crate) fn enqueue(&mut self, store: &Store, run: &[WantedPage]) -> Option<(RunNo, usize)> {
         let first = run[0].0;
         let mut wanted = run.len();
         let (buf, pages) = loop {
@@ -150,12 +150,12 @@ impl RunReader {
     }
 
     /// Passes enqueued requests to the device, without waiting.
-    pub fn submit(&mut self) -> Result<()> {
+    pub(crate) fn submit(&mut self) -> Result<()> {
         Ok(self.queue.submit()?)
     }
 
     /// Takes runs that have arrived, without waiting.
-    pub fn poll_arrived(&mut self) {
+    pub(crate) fn poll_arrived(&mut self) {
         while let Some(completion) = self.queue.poll() {
             self.complete(completion);
         }
@@ -168,7 +168,7 @@ impl RunReader {
     ///
     /// # Panics
     /// When the ring has lost the run.
-    pub fn wait(&mut self, run: RunNo) -> Result<()> {
+    pub(crate) fn wait(&mut self, run: RunNo) -> Result<()> {
         self.poll_arrived();
         while matches!(self.runs[run.0].state, RunState::InFlight) {
             // Some at once: a wake-up costs more than a page, and the device still has the rest to do.
@@ -184,7 +184,7 @@ impl RunReader {
     ///
     /// # Errors
     /// As [`Self::wait`].
-    pub fn reset(&mut self) -> Result<()> {
+    pub(crate) fn reset(&mut self) -> Result<()> {
         while let Some(completion) = self.queue.wait_for(usize::MAX)? {
             self.complete(completion);
         }
@@ -194,7 +194,7 @@ impl RunReader {
     }
 
     /// A page of a run; `None` when it could not be read, or is in flight.
-    pub fn page(&self, run: RunNo, index: usize) -> Option<RunPage> {
+    pub(crate) fn page(&self, run: RunNo, index: usize) -> Option<RunPage> {
         match &self.runs[run.0].state {
             RunState::Arrived(run) => Some(RunPage { run: Arc::clone(run), index }),
             RunState::InFlight | RunState::Failed => None,
@@ -205,7 +205,7 @@ impl RunReader {
     ///
     /// # Panics
     /// When all of its pages were released before.
-    pub fn release(&mut self, run: RunNo) {
+    pub(crate) fn release(&mut self, run: RunNo) {
         let forgotten = &mut self.runs[run.0];
         forgotten.wanted = forgotten.wanted.checked_sub(1).expect("each page is forgotten once");
         self.free_unwanted(run.0);

@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use pleach_core::page::overflow::OverflowExtent;
 use pleach_io::{Disk, File, IoError, OpenMode};
 
+use super::TARGET;
 use crate::error::{Error, Result};
 use crate::page_no::{PageNo, page_offset};
 use crate::space::{self, Extension, GrowingFile, Growth, OverflowSpace, OverflowSpaceStats};
@@ -346,7 +347,8 @@ impl PageSpace {
     /// Nothing is lost when the device refuses: a file stays longer than necessary.
     pub fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
         let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
-        let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
+        let stays =
+            |error| tracing::warn!(target: TARGET, %error, "a file stays longer than it has to be");
         let mut pages = self.leaf_map.lock();
         if let Some(goal) = pages.shrink_goal() {
             let named = before.max(leaf_end).next_multiple_of(self.geometry.segment_pages);
@@ -399,8 +401,7 @@ impl PageSpace {
         taken: Vec<PageNo>,
         is_durable: impl Fn() -> bool,
     ) {
-        let stays =
-            |error| tracing::warn!(%error, "room that a failed load has made stays reserved");
+        let stays = |error| tracing::warn!(target: TARGET, %error, "room that a failed load has made stays reserved");
         self.free_unnamed_leaves(taken);
         let mut pages = self.leaf_map.lock();
         let keep = pages.used_end().max(before.leaf);

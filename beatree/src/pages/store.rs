@@ -109,12 +109,12 @@ impl Store {
     }
 
     /// The error of a failed read of a page: of a lost region's page that of its branch page.
-    pub fn read_error(&self, page: PageNo, error: IoError) -> Error {
+    pub(crate) fn read_error(&self, page: PageNo, error: IoError) -> Error {
         self.quarantine.lost_error(page).unwrap_or_else(|| error.into())
     }
 
     /// Counts a read of a page.
-    pub fn count_miss(&self, mode: ReadMode) {
+    pub(crate) fn count_miss(&self, mode: ReadMode) {
         let counter = match mode {
             ReadMode::Keys | ReadMode::Announced => &self.counters.misses,
             ReadMode::Flush => &self.counters.rereads,
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Counts pages read for an iterator alone, and pages read in the gaps between them.
-    pub fn count_scanned(&self, pages: u64, between: u64) {
+    pub(crate) fn count_scanned(&self, pages: u64, between: u64) {
         self.counters.scanned.fetch_add(pages, Ordering::Relaxed);
         self.counters.read_over.fetch_add(between, Ordering::Relaxed);
     }
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Checks a page that was read.
-    pub fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
+    pub(crate) fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
         let number = u64::from(at.page);
         let bad = |error| Error::Page { file: LEAF_FILE, page: number, error };
         LeafView::parse(page, &self.leaf_identity(at.page)).map_err(bad)?;
