@@ -147,7 +147,7 @@ counters! {
     /// Pages of the leaf file that were read because they lie between wanted pages, since one request costs less than
     /// two.
     Counter Count "pleach_pages_read_over_total" pages_read_over,
-    /// Leaf pages read again within one batch, after the cache evicted them.
+    /// Leaf pages that the flush has read, since the cache had evicted them.
     Counter Count "pleach_page_rereads_total" page_rereads,
     /// Buffered changes: committed, and not in a page yet.
     Gauge Count "pleach_pending_entries" pending_entries,

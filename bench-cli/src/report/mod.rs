@@ -69,7 +69,7 @@ const WORDS: [(&str, &str); 12] = [
         "processor time beside that of hashing alone, times",
     ),
     ("processor time of a key, all threads", "processor time of all threads, a key, ns"),
-    ("rereads", "pages read again within a batch"),
+    ("rereads", "pages read by the flush"),
     ("stalled us", "time that commits waited, us"),
 ];
 /// One hue an engine, in the page and in the plots. What is not here is grey in the page.
