@@ -57,7 +57,7 @@ pub struct PageCounters {
     pub hits: AtomicU64,
     /// Read because they were not cached.
     pub misses: AtomicU64,
-    /// Read again within one batch.
+    /// Read by the flush, since the cache had evicted them.
     pub rereads: AtomicU64,
     /// Read by iterators, past the cache.
     pub scanned: AtomicU64,
