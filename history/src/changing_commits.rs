@@ -2,7 +2,10 @@
 
 use std::vec::IntoIter;
 
-use crate::tier::CommitOrder;
+use crate::tier::{CommitOrder, CommitSearch};
+
+/// Most commits that one search gives.
+const MOST: usize = 4096;
 
 /// The commits of a range that changed a key, in order; `next` is the oldest, `next_back` the newest. After an error
 /// the iterator is at its end.
@@ -11,34 +14,28 @@ pub struct ChangingCommits<F> {
     /// The commits that are still to be looked up: from this one, or from the begin of the history, through `last`.
     first: Option<u64>,
     last: u64,
-    /// Commits that were looked up, from both ends.
-    front: IntoIter<u64>,
-    back: IntoIter<u64>,
+    /// Commits that were looked up, from both ends: the oldest first, and the newest first.
+    found: [IntoIter<u64>; 2],
+    /// How many the next search may give: one, which many callers want, then ever more.
+    most: usize,
     lookup: F,
 }
 
-impl<F> ChangingCommits<F> {
-    /// The commits from one, or from the begin of the history, through another. `lookup` gives the first of them in an
-    /// order, a limited number; none where there is none.
-    pub fn new<E>(first: Option<u64>, last: u64, lookup: F) -> Self
-    where
-        F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>,
-    {
-        let (front, back) = (Vec::new().into_iter(), Vec::new().into_iter());
-        Self { first, last, front, back, lookup }
+impl<E, F: FnMut(Option<u64>, CommitSearch) -> Result<Vec<u64>, E>> ChangingCommits<F> {
+    /// The commits from one, or from the begin of the history, through another. `lookup` searches them from such a
+    /// begin on, and gives none where there is none.
+    pub fn new(first: Option<u64>, last: u64, lookup: F) -> Self {
+        Self { first, last, found: Default::default(), most: 1, lookup }
     }
-}
 
-impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> ChangingCommits<F> {
     /// The next commit from one end.
     fn step(&mut self, order: CommitOrder) -> Option<Result<u64, E>> {
-        let found = match order {
-            CommitOrder::Ascending => &mut self.front,
-            CommitOrder::Descending => &mut self.back,
-        };
+        let found = &mut self.found[order as usize];
         let left = self.first.unwrap_or(1)..=self.last;
         if found.len() == 0 && !left.is_empty() {
-            match (self.lookup)(self.first, self.last, order) {
+            let search = CommitSearch { last: self.last, order, most: self.most };
+            self.most = MOST.min(16 * self.most);
+            match (self.lookup)(self.first, search) {
                 Ok(some) => *found = some.into_iter(),
                 Err(error) => {
                     (self.first, self.last) = (Some(1), 0);
@@ -55,7 +52,7 @@ impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> Changing
     }
 }
 
-impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> Iterator
+impl<E, F: FnMut(Option<u64>, CommitSearch) -> Result<Vec<u64>, E>> Iterator
     for ChangingCommits<F>
 {
     type Item = Result<u64, E>;
@@ -65,7 +62,7 @@ impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> Iterator
     }
 }
 
-impl<E, F: FnMut(Option<u64>, u64, CommitOrder) -> Result<Vec<u64>, E>> DoubleEndedIterator
+impl<E, F: FnMut(Option<u64>, CommitSearch) -> Result<Vec<u64>, E>> DoubleEndedIterator
     for ChangingCommits<F>
 {
     fn next_back(&mut self) -> Option<Self::Item> {

@@ -10,7 +10,7 @@ use pleach_core::{Key, Prefix};
 use crate::run::Run;
 use crate::runs::Runs;
 use crate::table::place;
-use crate::tier::{AsOf, CommitOrder, NodeScope, NodesAround, Tier, Version};
+use crate::tier::{AsOf, CommitOrder, CommitSearch, NodeScope, NodesAround, Tier, Version};
 
 /// Runs whose filters are checked together.
 const TOGETHER: usize = 8;
@@ -64,13 +64,13 @@ impl Tier for Runs {
         }))
     }
 
-    fn commits(&self, at: AsOf, key: &Key, last: u64, order: CommitOrder) -> Result<Vec<u64>> {
+    fn commits(&self, at: AsOf, key: &Key, search: CommitSearch) -> Result<Vec<u64>> {
         let (runs, hash) = (self.after(at.base), self.secret.hash(at.namespace, key));
-        let runs = &runs[..runs.partition_point(|(_, run)| run.after < last)];
+        let runs = &runs[..runs.partition_point(|(_, run)| run.after < search.last)];
         let changes = |(_, run): &(usize, Arc<Run>)| {
-            Some(run.changing_commits(at, key, hash, last, order)).filter(|found| !found.is_empty())
+            Some(run.commits(at, key, hash, search)).filter(|found| !found.is_empty())
         };
-        let found = match order {
+        let found = match search.order {
             CommitOrder::Ascending => runs.iter().find_map(changes),
             CommitOrder::Descending => runs.iter().rev().find_map(changes),
         };

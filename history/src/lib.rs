@@ -31,5 +31,5 @@ pub use self::disk::{DiskMerge, DiskRun, RunDescriptor, RunFile};
 pub use self::run::{CommitRun, RunSize};
 pub use self::runs::{Merges, Runs};
 pub use self::tier::{
-    AsOf, CommitOrder, NodeScope, NodesAround, ReplacedNode, Tier, Tiers, Version,
+    AsOf, CommitOrder, CommitSearch, NodeScope, NodesAround, ReplacedNode, Tier, Tiers, Version,
 };

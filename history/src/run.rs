@@ -7,7 +7,7 @@ use pleach_core::{Key, Node, Prefix};
 
 use crate::filter::{Filter, Secret};
 use crate::table::RunTable;
-use crate::tier::{AsOf, CommitOrder, NodeScope, ReplacedNode, Version};
+use crate::tier::{AsOf, CommitOrder, CommitSearch, NodeScope, ReplacedNode, Version};
 
 /// The commits and sizes of a run of the history.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +21,6 @@ pub struct RunSize {
     /// Bytes of the overflow file that the replaced values of its commits take.
     pub value_bytes: u64,
 }
-
-/// Most commits that one lookup returns.
-pub(super) const COMMITS: usize = 256;
 
 /// A run, finished or not.
 pub(super) struct Run {
@@ -71,23 +68,15 @@ impl Run {
         Some((self.values.commit(version), self.values.stored(version)))
     }
 
-    /// The first of the later commits through `last`, in order, that changed a key with this hash; a limited number.
-    pub(super) fn changing_commits(
-        &self,
-        at: AsOf,
-        key: &Key,
-        hash: u64,
-        last: u64,
-        order: CommitOrder,
-    ) -> Vec<u64> {
+    /// Some of the later commits that changed a key with this hash, or all.
+    pub(super) fn commits(&self, at: AsOf, key: &Key, hash: u64, search: CommitSearch) -> Vec<u64> {
         let has_it = self.filter.may_have(hash).then(|| self.values.find(at.namespace, key));
         let Some(place) = has_it.flatten() else { return Vec::new() };
-        let Range { start, end } = self.values.versions_after(place, at.base);
-        let end = self.values.versions_after(place, last).start.min(end);
-        let commit = |version| self.values.commit(version);
-        match order {
-            CommitOrder::Ascending => (start..end).take(COMMITS).map(commit).collect(),
-            CommitOrder::Descending => (start..end).rev().take(COMMITS).map(commit).collect(),
+        let found = self.values.versions_within(place, at.base, search.last);
+        let found = found.map(|version| self.values.commit(version));
+        match search.order {
+            CommitOrder::Ascending => found.take(search.most).collect(),
+            CommitOrder::Descending => found.rev().take(search.most).collect(),
         }
     }
 

@@ -238,10 +238,19 @@ impl<K: TableKey> RunTable<K> {
         self.firsts[at] as usize..self.firsts[at + 1] as usize
     }
 
-    /// The versions of a key that commits after one replaced.
-    pub(super) fn versions_after(&self, at: usize, base: u64) -> Range<usize> {
-        let Range { end, .. } = self.versions_of(at);
-        self.version_after(at, base).unwrap_or(end)..end
+    /// The versions of a key that commits after `base`, through `last`, replaced.
+    pub(super) fn versions_within(&self, at: usize, base: u64, last: u64) -> Range<usize> {
+        let Range { start, end } = self.versions_of(at);
+        let newest = self.marks[end - 1].commit();
+        let behind = |commit: u64| {
+            let commit = commit.saturating_sub(self.after).min(newest);
+            // Mostly commits change a key about evenly.
+            let guess = usize::try_from(commit * (end - start) as u64 / newest).unwrap_or(0);
+            let is_through = |at: usize| self.marks[start + at].commit() <= commit;
+            start + lower_bound_near(guess, end - start, is_through)
+        };
+        let end = behind(last);
+        behind(base).min(end)..end
     }
 
     /// The commit that replaced a version.

@@ -185,9 +185,11 @@ fn check_changes(
     let expected: Vec<u64> =
         own.map(|one| one.2).filter(|number| commits.contains(number)).collect();
     let changes = || {
-        ChangingCommits::new(Some(*commits.start()), *commits.end(), |first, last, order| {
+        ChangingCommits::new(Some(*commits.start()), *commits.end(), |first, search| {
             let at = AsOf { namespace, base: first.expect("given") - 1 };
-            runs.commits(at, key, last, order)
+            let found = runs.commits(at, key, search).expect("read");
+            assert!(found.len() <= search.most, "{} of {}", found.len(), search.most);
+            Ok::<_, Error>(found)
         })
         .map(|commit| commit.expect("read"))
     };

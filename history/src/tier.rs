@@ -47,6 +47,17 @@ pub enum CommitOrder {
     Descending,
 }
 
+/// A search for commits that changed a key: the first of them in an order, through `last`, up to `most`.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitSearch {
+    /// The last commit that is searched.
+    pub last: u64,
+    /// From which end on.
+    pub order: CommitOrder,
+    /// How many are given, one at least.
+    pub most: usize,
+}
+
 /// What successive commits replaced: runs in memory, a run on the device, or one commit.
 ///
 /// # Errors
@@ -61,9 +72,8 @@ pub trait Tier {
     /// The nodes in and around a prefix that the oldest run or commit with any has replaced.
     fn nodes(&self, at: AsOf, of: NodeScope, prefix: &Prefix) -> Result<Option<NodesAround>>;
 
-    /// The first of the later commits through `last`, in this order, that changed a key, a limited number; empty where
-    /// there is none.
-    fn commits(&self, at: AsOf, key: &Key, last: u64, order: CommitOrder) -> Result<Vec<u64>>;
+    /// Some of the later commits that changed a key, or all; empty where there is none.
+    fn commits(&self, at: AsOf, key: &Key, search: CommitSearch) -> Result<Vec<u64>>;
 }
 
 /// The nodes that a run or a commit replaced at and below a prefix, and of prefixes that contain it: of each prefix the
@@ -106,10 +116,10 @@ impl<'a, I: DoubleEndedIterator<Item = &'a dyn Tier> + Clone> Tier for Tiers<I> 
         self.0.clone().find_map(|tier| tier.nodes(at, of, prefix).transpose()).transpose()
     }
 
-    fn commits(&self, at: AsOf, key: &Key, last: u64, order: CommitOrder) -> Result<Vec<u64>> {
-        let mut found = self.0.clone().map(|tier| tier.commits(at, key, last, order));
+    fn commits(&self, at: AsOf, key: &Key, search: CommitSearch) -> Result<Vec<u64>> {
+        let mut found = self.0.clone().map(|tier| tier.commits(at, key, search));
         let any = |found: &Result<Vec<u64>>| !matches!(found, Ok(all) if all.is_empty());
-        let first = match order {
+        let first = match search.order {
             CommitOrder::Ascending => found.find(any),
             CommitOrder::Descending => found.rfind(any),
         };

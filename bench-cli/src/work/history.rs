@@ -6,6 +6,7 @@ use core::time::Duration;
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, SessionOptions, Value};
 use pleach_core::hexadecimal::hex;
+use pleach_core::search::lower_bound_near;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{Numbers, first, last_at_most, push};
@@ -194,19 +195,23 @@ impl PleachIndex {
         &mut self.chains[usize::try_from(key).expect("a list of few")]
     }
 
-    /// The blocks among commits that changed a key.
+    /// The blocks among commits that changed a key, which go on from a place of its chain.
     fn blocks(
         &self,
         key: u64,
+        mut near: usize,
         commits: impl Iterator<Item = pleach::Result<u64>>,
     ) -> impl Iterator<Item = Result<u64>> {
         let chain = &self.chains[usize::try_from(key).expect("a list of few")];
-        commits.filter_map(|commit| {
-            let at = match commit {
-                Ok(commit) => chain.binary_search_by_key(&commit, |known| known.1),
+        commits.filter_map(move |commit| {
+            let commit = match commit {
+                Ok(commit) => commit,
                 Err(error) => return Some(Err(wrap(error))),
             };
-            at.ok().map(|at| Ok(chain[at].0))
+            near = lower_bound_near(near, chain.len(), |at| chain[at].1 < commit);
+            let known = chain.get(near).filter(|known| known.1 == commit);
+            near += 1;
+            known.map(|known| Ok(known.0))
         })
     }
 }
@@ -237,13 +242,13 @@ impl Index for PleachIndex {
             // The newest commit through which the chain is at this block.
             let until = chain.get(at + 1).map_or(u64::MAX, |next| next.1 - 1);
             let commits = self.db.changes_of(NAMESPACE, &account_key(key), ..=until);
-            self.blocks(key, commits.rev()).next().transpose()
+            self.blocks(key, at, commits.rev()).next().transpose()
         };
         blocks.iter().map(last_at).collect()
     }
 
     fn scan(&mut self, key: u64) -> Result<Vec<u64>> {
-        self.blocks(key, self.db.changes_of(NAMESPACE, &account_key(key), ..)).collect()
+        self.blocks(key, 0, self.db.changes_of(NAMESPACE, &account_key(key), ..)).collect()
     }
 
     fn unwind(&mut self, key: u64, to: u64) -> Result<()> {

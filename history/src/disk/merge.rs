@@ -29,7 +29,7 @@ pub(crate) fn write_run<E: From<Error>>(
     for (namespace, part) in run.values.parts() {
         for at in part {
             let key = EntryKey::of_key(namespace, &run.values.keys()[at]);
-            for version in run.values.versions_after(at, after) {
+            for version in run.values.versions_within(at, after, u64::MAX) {
                 let (commit, stored) = (run.values.commit(version), run.values.stored(version));
                 if let Stored::Overflow(cell) = &stored {
                     writer.add_value_bytes(stored.overflow_bytes());
@@ -49,7 +49,7 @@ pub(crate) fn write_run<E: From<Error>>(
         for (namespace, places) in table.parts() {
             for at in places {
                 let key = EntryKey::of_prefix(part, namespace, &table.keys()[at]);
-                for version in table.versions_after(at, after) {
+                for version in table.versions_within(at, after, u64::MAX) {
                     let node = Contents::Inline(table.bytes(version));
                     writer.put(&key, table.commit(version), &node, allocate)?;
                 }

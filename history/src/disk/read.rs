@@ -20,7 +20,9 @@ use super::entry::{
 use super::write::LINES;
 use super::{DiskRun, RunFile};
 use crate::filter::{FilterLine, line_of};
-use crate::tier::{AsOf, CommitOrder, NodeScope, NodesAround, ReplacedNode, Tier, Version};
+use crate::tier::{
+    AsOf, CommitOrder, CommitSearch, NodeScope, NodesAround, ReplacedNode, Tier, Version,
+};
 
 /// Pages of one read of a walk over a whole run.
 const AT_ONCE: u32 = 64;
@@ -313,8 +315,9 @@ impl Tier for DiskRun {
         Ok(NodesAround::of(found, self.descriptor.last_commit))
     }
 
-    /// Commits of one page.
-    fn commits(&self, at: AsOf, key: &Key, last: u64, order: CommitOrder) -> Result<Vec<u64>> {
+    /// Of one page.
+    fn commits(&self, at: AsOf, key: &Key, search: CommitSearch) -> Result<Vec<u64>> {
+        let CommitSearch { last, order, most } = search;
         if last <= self.descriptor.after || !self.may_have(at.namespace, key)? {
             return Ok(Vec::new());
         }
@@ -325,14 +328,13 @@ impl Tier for DiskRun {
         };
         Ok(match order {
             CommitOrder::Ascending => {
-                let RunCursor { page, at, .. } =
-                    RunCursor::seek(self, &wanted, self.from(at.base))?;
-                (at..).map_while(|at| page.entry(at).and_then(commit)).collect()
+                let to = RunCursor::seek(self, &wanted, self.from(at.base))?;
+                (to.at..).map_while(|at| to.page.entry(at).and_then(commit)).take(most).collect()
             }
             CommitOrder::Descending => {
-                let RunCursor { page, at, .. } =
-                    RunCursor::seek_below(self, &wanted, self.from(last))?;
-                (0..at).rev().map_while(|at| page.entry(at).and_then(commit)).collect()
+                let to = RunCursor::seek_below(self, &wanted, self.from(last))?;
+                let before = (0..to.at).rev();
+                before.map_while(|at| to.page.entry(at).and_then(commit)).take(most).collect()
             }
         })
     }

@@ -10,7 +10,7 @@ use pleach_core::Key;
 
 use super::{Undo, UndoSet};
 use crate::error::{Error, Result};
-use pleach_history::{AsOf, CommitOrder, Tier, Version};
+use pleach_history::{AsOf, CommitSearch, Tier, Version};
 
 impl Undo {
     /// The newest commit that was pushed. Cheap, for the read path.
@@ -49,24 +49,22 @@ impl Undo {
         Ok(self.current.load().after(base).version(AsOf { namespace, base }, key)?)
     }
 
-    /// Some commits that changed a key, from `first`, or the begin of the window, through `last`: the first ones in the
-    /// given order. Empty when no commit changed it.
+    /// Some commits that changed a key, from `first`, or the begin of the window. Empty when no commit changed it.
     pub(crate) fn changing_commits(
         &self,
         namespace: u8,
         key: &Key,
         first: Option<u64>,
-        last: u64,
-        order: CommitOrder,
+        search: CommitSearch,
     ) -> Result<Vec<u64>> {
         let retention = self.retention.lock();
-        let (oldest, set) = (self.window_begin(&retention), self.current.load_full());
+        let (oldest, set) = (self.window_begin(&retention), self.current.load());
         drop(retention);
         let base = first.map_or(oldest, |first| first - 1);
         if base < oldest {
             return Err(self.too_old_error(base));
         }
-        Ok(set.after(base).commits(AsOf { namespace, base }, key, last, order)?)
+        Ok(set.after(base).commits(AsOf { namespace, base }, key, search)?)
     }
 
     /// The states as of `base` of all keys of a namespace in ascending ranges that later commits changed, in order.

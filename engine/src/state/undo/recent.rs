@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pleach_beatree::Result;
 use pleach_beatree::leaf_fold::KeyState;
 use pleach_core::{Key, Prefix};
-use pleach_history::{AsOf, CommitOrder, NodeScope, NodesAround, Tier, Version};
+use pleach_history::{AsOf, CommitSearch, NodeScope, NodesAround, Tier, Version};
 
 use super::replaced::NamespaceUndo;
 
@@ -48,8 +48,8 @@ impl Tier for RecentCommit {
         Ok(NodesAround::of(own.nodes.nodes_around(of, self.number, prefix), self.number))
     }
 
-    fn commits(&self, at: AsOf, key: &Key, last: u64, _: CommitOrder) -> Result<Vec<u64>> {
-        let changed = self.version(at, key)?.filter(|_| self.number <= last);
+    fn commits(&self, at: AsOf, key: &Key, search: CommitSearch) -> Result<Vec<u64>> {
+        let changed = self.version(at, key)?.filter(|_| self.number <= search.last);
         Ok(changed.map(|(number, _)| number).into_iter().collect())
     }
 }

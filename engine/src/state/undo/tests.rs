@@ -21,7 +21,7 @@ use super::replaced::{NamespaceUndo, ReplacedNodes};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::history::PriorCommit;
-use pleach_history::{AsOf, CommitOrder, RunFile, Tier};
+use pleach_history::{AsOf, CommitOrder, CommitSearch, RunFile, Tier};
 
 const PAGES: u64 = 128;
 
@@ -279,7 +279,8 @@ fn without_a_history_the_window_begins_with_the_newest_commit_whatever_is_held()
             assert!(undo.load_since(before).is_err(), "{before} of {newest}");
         }
         let key = &key(1, 0);
-        let listed = |first| undo.changing_commits(0, key, first, newest, CommitOrder::Ascending);
+        let search = CommitSearch { last: newest, order: CommitOrder::Ascending, most: 256 };
+        let listed = |first| undo.changing_commits(0, key, first, search);
         assert_eq!(listed(None).expect("an empty window"), []);
         assert!(newest == 0 || listed(Some(newest)).is_err(), "the value before is not kept");
         // As many as are held: the others take no memory.
