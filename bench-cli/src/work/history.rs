@@ -236,9 +236,12 @@ impl Index for PleachIndex {
     fn last_at(&mut self, key: u64, blocks: &[u64]) -> Result<Vec<Option<u64>>> {
         let last_at = |block: &u64| {
             let chain = &self.chains[usize::try_from(key).expect("a list of few")];
-            let Some(at) = chain.partition_point(|known| known.0 <= *block).checked_sub(1) else {
-                return Ok(None);
-            };
+            // Gaps between blocks are even.
+            let guess = block.saturating_mul(chain.len() as u64)
+                / chain.last().map_or(1, |last| last.0.max(1));
+            let guess = usize::try_from(guess).unwrap_or(usize::MAX);
+            let behind = lower_bound_near(guess, chain.len(), |at| chain[at].0 <= *block);
+            let Some(at) = behind.checked_sub(1) else { return Ok(None) };
             // The newest commit through which the chain is at this block.
             let until = chain.get(at + 1).map_or(u64::MAX, |next| next.1 - 1);
             let commits = self.db.changes_of(NAMESPACE, &account_key(key), ..=until);

@@ -325,13 +325,12 @@ impl Db {
             Bound::Unbounded => u64::MAX,
         };
         let key = *key;
-        ChangingCommits::new(first, last.min(self.commit_number()), move |first, search| {
+        let newest = self.0.inspect(|open| open.db.commits.published(), |facts| facts.tip.number);
+        ChangingCommits::new(first, last.min(newest), move |first, search| {
             let engine = self.0.open_engine()?;
-            let undo = &engine.db.commits.undo;
-            let found = engine
-                .db
-                .run_read(undo.newest(), || undo.changing_commits(namespace, &key, first, search));
-            found.map_err(|error| self.explain_if_lost(&engine, error))
+            let (db, undo) = (&engine.db, &engine.db.commits.undo);
+            let read = || undo.changing_commits(namespace, &key, first, search);
+            db.run_read(undo.newest(), read).map_err(|error| self.explain_if_lost(&engine, error))
         })
     }
 
