@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::buffer::PageBuf;
@@ -139,6 +139,11 @@ pub(super) fn open(
     }
     let direct = direct && mode != OpenMode::WriteCached;
     let state = if direct { set_direct(&fd).map_err(failed(name, operation))? } else { Direct::No };
+    if (mode, state) == (OpenMode::Write, Direct::Yes) {
+        // Where a copy of the folder has left pages in the page cache, the first direct write of each takes a thread of the
+        // kernel. As it is advice, a refusal changes nothing.
+        let _ = rustix::fs::fadvise(&fd, 0, None, Advice::DontNeed);
+    }
     let align = if state == Direct::Yes { direct_align(&fd) } else { 1 };
     let unit = if mode == OpenMode::WriteCached { 1 } else { PAGE };
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -360,6 +365,9 @@ fn as_allocation(error: IoError, file: &OsFile, at: u64) -> IoError {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use rustix::io::ReadWriteFlags;
 
     fn file(direct: bool) -> (tempfile::TempDir, OsFile) {
         let dir = tempfile::tempdir().expect("tempdir");
@@ -420,6 +428,33 @@ mod tests {
         assert!(back[..edge.start].iter().all(|byte| *byte == 4));
         assert!(back[edge.clone()].iter().all(|byte| *byte == 5));
         assert!(back[edge.end..].iter().all(|byte| *byte == 3));
+    }
+
+    #[test]
+    fn an_open_for_direct_writes_leaves_no_page_in_the_page_cache() {
+        let (dir, created) = file(true);
+        let folder = std::fs::File::open(dir.path()).expect("folder");
+        let reopened = |mode| open(folder.as_fd(), "f", mode, true).expect("opened");
+        if reopened(OpenMode::Write).1 != Direct::Yes {
+            return;
+        }
+        let copied = std::fs::File::options().read(true).write(true).open(dir.path().join("f"));
+        let copied = copied.expect("opened");
+        copied.write_all_at(&vec![3; 16 * PAGE], 0).expect("written");
+        sync(&created).expect("synced");
+        // Without a wait: from the page cache alone.
+        let is_cached = || {
+            let mut page = [0; PAGE];
+            let found = &mut [std::io::IoSliceMut::new(&mut page)];
+            rustix::io::preadv2(&copied, found, 8 * PAGE as u64, ReadWriteFlags::NOWAIT).is_ok()
+        };
+        assert!(is_cached());
+        // The writer's own pages may be there for the log.
+        reopened(OpenMode::Read);
+        reopened(OpenMode::WriteCached);
+        assert!(is_cached());
+        reopened(OpenMode::Write);
+        assert!(!is_cached());
     }
 
     #[test]
