@@ -203,22 +203,29 @@ impl BufferedChanges {
         }
         let mut bytes = 0;
         let mut before = std::mem::take(&mut self.changes);
-        let mut old = before.drain(..).peekable();
+        let own = std::mem::replace(&mut self.leads, Vec::with_capacity(most));
+        let mut old = before.drain(..);
         for new in coming {
-            while let Some(smaller) = old.next_if(|buffered| precedes(&buffered.key, &new.key)) {
-                scratch.push(smaller);
-            }
-            if let Some(replaced) = old.next_if(|buffered| buffered.key == new.key) {
+            // What stays before it: mostly leads say how many, without a look at the changes.
+            let (lead, left) = (bits_after(&new.key, depth), &own[own.len() - old.len()..]);
+            let less = run_len(left, |other| other < lead);
+            let same = old.as_slice()[less..].iter();
+            let smaller = less + same.take_while(|other| precedes(&other.key, &new.key)).count();
+            self.leads.extend_from_slice(&left[..smaller]);
+            self.leads.push(lead);
+            scratch.extend(old.by_ref().take(smaller));
+            let is_there = old.as_slice().first().is_some_and(|other| other.key == new.key);
+            if let Some(replaced) = is_there.then(|| old.next()).flatten() {
                 bytes -= self.replaced(replaced, new.commit);
             }
             bytes += signed(new.bytes());
             scratch.push(new);
         }
+        self.leads.extend_from_slice(&own[own.len() - old.len()..]);
         scratch.extend(old);
         std::mem::swap(&mut self.changes, scratch);
         *scratch = before;
         trim(&mut self.changes);
-        self.index(depth);
         bytes
     }
 
@@ -298,6 +305,35 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn a_merge_is_one_put_after_the_other_whatever_leads_are_the_same() {
+        // Keys of one lead, of four, and of all: each list is merged into what is there by then.
+        for leads in [1, 4, 251] {
+            let (mut merged, mut put, mut scratch) =
+                (BufferedChanges::default(), BufferedChanges::default(), Vec::new());
+            for commit in 1..60_u64 {
+                let change = |at: u64| {
+                    let number = at.wrapping_mul(commit).wrapping_mul(0x9e37_79b9) % 251;
+                    let mut key = [0; 32];
+                    key[2] = u8::try_from(number % leads).expect("small");
+                    key[20] = u8::try_from(number).expect("small");
+                    BufferedChange { key, stored: Stored::Absent, commit }
+                };
+                let mut changes: Vec<_> = (0..commit % 9 * 5).map(change).collect();
+                changes.sort_by_key(|one| one.key);
+                changes.dedup_by_key(|one| one.key);
+                let bytes: isize = changes.iter().map(|one| put.put(one.clone(), 7)).sum();
+                assert_eq!(merged.merge(&mut changes.into_iter(), &mut scratch, 7), bytes);
+                let state = |of: &BufferedChanges| -> Vec<_> {
+                    of.changes.iter().map(|one| (one.key, one.commit)).collect()
+                };
+                assert_eq!(state(&merged), state(&put), "{leads} leads, commit {commit}");
+                assert_eq!(merged.leads, put.leads);
+            }
+            assert!(merged.len() > 200);
+        }
+    }
 
     #[test]
     fn the_length_of_a_run_takes_few_looks() {

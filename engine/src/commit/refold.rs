@@ -140,7 +140,8 @@ fn follow_layout(
                 node.discard_treelet();
                 node
             };
-            nodes.push(PageNode { child: child_index(child), ..node });
+            let child = u32::try_from(child).expect("a region has fewer than 2^32 children");
+            nodes.push(PageNode { child, ..node });
             true
         });
         let old = match kind(state.own_node()) {
@@ -174,10 +175,6 @@ fn follow_layout(
         chunk.parts = Vec::new();
     }
     Ok(known)
-}
-
-fn child_index(child: usize) -> u32 {
-    u32::try_from(child).expect("a region has fewer than 2^32 children")
 }
 
 /// Visits each region with changes, as of a published commit. False when the region is newer, or `each` returns false.

@@ -245,11 +245,6 @@ impl RecordBuf {
         HEADER_LEN as u64 + self.body_len
     }
 
-    /// True when the record is larger than [`MAX_RECORD`].
-    pub fn is_too_large(&self) -> bool {
-        self.len() > MAX_RECORD
-    }
-
     /// Kind of the body.
     pub fn kind(&self) -> LogRecordKind {
         self.kind

@@ -22,7 +22,7 @@ use super::scan::ScanEnd;
 use super::segment::{SegmentOptions, Segments, run_pages, spare, write_zeros};
 use crate::format::names::segment_name;
 use crate::format::position::{BLOCK, LogPoint, LogPos};
-use crate::format::record::{ALIGN, RecordBuf, RecordChain};
+use crate::format::record::{ALIGN, MAX_RECORD, RecordBuf, RecordChain};
 
 /// The sequencer's end of the log: allocates positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,7 +252,7 @@ impl LogWriter {
                 position == end || position == end.align_up(BLOCK),
                 "records are written in the order of their positions"
             );
-            assert!(!record.is_too_large(), "the engine refuses a batch of that size");
+            assert!(record.len() <= MAX_RECORD, "the engine refuses a batch of that size");
             end = (position + record.len()).align_up(ALIGN);
         }
         self.segments.prepare_through(after_batch(end))?;
