@@ -88,8 +88,8 @@ impl ChildTable {
         &self.region
     }
 
-    /// Number of children, at least 1.
-    #[expect(clippy::len_without_is_empty, reason = "a region has at least one child")]
+    /// Number of children, at least 1 but in a region that is away.
+    #[expect(clippy::len_without_is_empty, reason = "a region in memory has at least one child")]
     pub fn len(&self) -> usize {
         self.children.len()
     }

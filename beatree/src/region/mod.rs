@@ -20,9 +20,9 @@
 //! * [`RegionState::log_position`] is the end of the last log record that was applied here,
 //!   [`RegionState::last_commit`] the number of the last commit among them;
 //! * a region that was replaced by others is retired; a reader that finds it so looks the key up again;
-//! * an *away* region has its own node and last commit, and one child in the place of all, whose page nobody
-//!   can read. [`Region::read`] and [`Region::write`] load it first, without a lock ([`RegionSource`]), and give it as
-//!   it is where that fails; [`Region::row`] does not load it.
+//! * an *away* region has its own node and last commit, and no children. [`Region::read`] and [`Region::write`] load it
+//!   first, without a lock ([`RegionSource`]); where that fails it has one child in the place of all, whose page nobody
+//!   can read. [`Region::row`] does not load it.
 //!
 //! ```
 //! use pleach_beatree::region::{RegionCommit, NewNodes, Region};
