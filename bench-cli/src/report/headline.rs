@@ -84,7 +84,7 @@ const TRIES: [Ask; 10] = [
     ERC20_COLD,
     ask("overlay", "--accounts --updates", ("warm", "root"), "root of an uncommitted block, ms"),
     ask("import", "--leaves", LOADED, "pairs loaded a second, {size} pairs"),
-    ask("transfer", TRANSFER, ("open", "open"), "open, ms, {size} accounts"),
+    ask("transfer", TRANSFER, ("open", "open"), "open after a close, ms, {size} accounts"),
     ask("recover", RECOVER, AFTER_A_KILL, "open after a kill, ms, {size} accounts"),
 ];
 
@@ -191,6 +191,10 @@ impl<'a> FoundFigure<'a> {
     fn words(&self, ask: &Ask) -> String {
         let case = self.case.split(", ").next().unwrap_or_default();
         let mut words = ask.words.replace("{size}", &self.size()).replace("{case}", case);
+        let given = flags(self.document);
+        if given.contains(&("--warmup", "0")) {
+            words += ", right after the load";
+        }
         if self.is_cold() {
             words += ", cold";
         }
