@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use pleach::Db;
-use pleach_archive::{Archive, BackupOptions, Follower, backup, restore};
+use pleach_archive::{Archive, BackupOptions, Follower, backup, check, restore};
 
 use crate::common::{State, commit, open, options, put, state_of};
 
@@ -55,6 +55,7 @@ fn an_archive_of_version_0_1_is_listed_restored_and_followed() {
     let listing = archive.list().expect("listed");
     assert!(listing.restorable().eq(ARCHIVED), "{listing:?}");
     assert!(listing.gaps().is_empty() && listing.useless().is_empty());
+    assert_eq!(check(&archive, None).expect("read").len(), 0);
     let states = states();
     let at = |commit: u64| &states[usize::try_from(commit).expect("few")];
     for commit in ARCHIVED {

@@ -9,8 +9,11 @@ use std::path::Path;
 use pleach_core::hexadecimal::hex;
 use pleach_core::naive::NaiveTrie;
 use pleach_core::node::value_hash;
-use pleach_core::proof::{Access, ChangeProof, KeyProof, KeysProof, Lookup, Op, RangeProof};
-use pleach_core::{Hasher, Key, ValueHash, proof::witness};
+use pleach_core::proof::roots::NamespaceRoots;
+use pleach_core::proof::{
+    Access, ChangeProof, KeyProof, KeysProof, Lookup, Op, RangeProof, block, namespace, witness,
+};
+use pleach_core::{Hasher, Key, Node, TERMINATOR, ValueHash};
 use serde_json::{Value, json};
 
 fn value(hash: Option<ValueHash>) -> Value {
@@ -143,6 +146,51 @@ fn witnessed(hasher: Hasher, state: &NaiveTrie) -> (Value, Value) {
     )
 }
 
+/// Proofs through the root over all of namespaces 0, 2 (empty) and 7, and a block that changes 0, drops 2 and makes 5.
+fn over_all(hasher: Hasher, state: &NaiveTrie) -> Value {
+    let node = |node: Node| hex(node.to_bytes());
+    let root = state.root(hasher);
+    let before = NamespaceRoots::from_iter([(0, root), (2, TERMINATOR), (7, root)]);
+    let ops = batch(hasher, state);
+    let inner = state.witness(hasher, &ops).encode(hasher).expect("encoded");
+    let mut changed = state.clone();
+    changed.apply(&ops);
+    let mut after = before.clone();
+    for (ns, root) in [(0, Some(changed.root(hasher))), (2, None), (5, Some(TERMINATOR))] {
+        after.set(ns, root);
+    }
+    let [from, to] = [&before, &after].map(|roots| roots.over_all(hasher));
+
+    let claim = |ns, witness| block::NamespaceClaim { ns, after: after.get(ns).copied(), witness };
+    let claims = [claim(0, Some(&inner[..])), claim(2, None), claim(5, None)];
+    let block = block::build(hasher, &before, &claims).expect("built");
+    let verified = block::verify(hasher, &block, &from).expect("holds");
+    assert_eq!(*verified.new_root(), to);
+    let change = ChangeProof::from(state.change(hasher, &changed, &[0; 32], &[0xff; 32]));
+    let empty = NaiveTrie::default().path(hasher, &[0; 32]).encode(hasher).expect("encoded");
+    let through: Value = [(0, &inner[..]), (2, &empty), (3, &[])]
+        .into_iter()
+        .map(|(ns, inner)| {
+            let proof = namespace::build(hasher, &before, ns, inner).expect("built");
+            let opened = namespace::open(hasher, &proof, &from).expect("holds");
+            assert_eq!(opened.root(), before.get(ns));
+            json!({"namespace": ns, "proof": hex(proof)})
+        })
+        .collect();
+    let changes: Value = [(0, &*change), (7, &[])]
+        .into_iter()
+        .map(|(ns, inner)| {
+            let proof = namespace::build_change(hasher, &before, &after, ns, inner).expect("built");
+            let opened = namespace::open_change(hasher, &proof, &from, &to).expect("holds");
+            assert_eq!(opened.is_same(), ns == 7);
+            json!({"namespace": ns, "proof": hex(proof)})
+        })
+        .collect();
+    json!({
+        "root": node(from), "to_root": node(to), "block": hex(block), "namespaces": through, "changes": changes,
+    })
+}
+
 /// Key proofs with one flipped bit that are refused for this root.
 fn refused(hasher: Hasher, state: &NaiveTrie) -> Vec<String> {
     let root = state.root(hasher);
@@ -176,7 +224,10 @@ fn document() -> Value {
                 "proofs": proofs, "witness": witness, "refused": refused(hasher, state),
             })
         };
-        json!({"hasher": hasher.name(), "states": states(hasher).iter().map(state).collect::<Value>()})
+        let states = states(hasher);
+        let over_all = over_all(hasher, &states[3].1);
+        let states: Value = states.iter().map(state).collect();
+        json!({"hasher": hasher.name(), "states": states, "over_all": over_all})
     };
     json!({"version": 1, "vectors": [of(Hasher::BLAKE3), of(Hasher::SHA2_256)]})
 }

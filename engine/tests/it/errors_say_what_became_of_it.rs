@@ -460,21 +460,3 @@ fn refusals_did_not_happen_and_say_what_to_do() {
     refused(db.close().expect_err("closed"), Advice::Reopen);
     drop(reader);
 }
-
-/// Each kind of error has a number of its own, and the page of errors lists all of them.
-#[test]
-fn every_code_is_in_the_documentation_once() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("it is there");
-    let source = read("src/error/code.rs") + &read("../ops/src/error.rs");
-    let numbers =
-        source.lines().filter_map(|line| line.trim().strip_suffix(',')?.rsplit(' ').next());
-    let mut coded: Vec<u16> = numbers.filter_map(|number| number.parse().ok()).collect();
-    let page = read("../docs/errors.md");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
-    let listed: Vec<u16> = rows.filter_map(|number| number.parse().ok()).collect();
-    coded.sort_unstable();
-    assert!(coded.len() > 40 && coded.is_sorted_by(|a, b| a < b), "each number once: {coded:?}");
-    assert_eq!(listed, coded);
-    assert_eq!(Error::Missing { folder: String::new() }.code(), 201);
-}

@@ -66,9 +66,13 @@ fn imported(disk: &SimDisk, stream: &[u8]) -> Result<ImportReport, Error> {
 }
 
 pub(crate) fn pairs(db: &Db, namespace: u8) -> Vec<(Key, Value)> {
-    let session = db.snapshot().expect("a snapshot");
-    let namespace = session.namespace(namespace).expect("it exists");
-    namespace.iter(..).map(|pair| pair.expect("read")).collect()
+    pairs_of(&db.snapshot().expect("a snapshot"), namespace).expect("it exists")
+}
+
+/// `None` where the namespace does not exist in that state.
+pub(crate) fn pairs_of(state: &Session, namespace: u8) -> Option<Vec<(Key, Value)>> {
+    let namespace = state.namespace(namespace).ok()?;
+    Some(namespace.iter(..).map(|pair| pair.expect("read")).collect())
 }
 
 #[test]

@@ -43,6 +43,7 @@ mod log_is_made_ahead;
 mod long_values_are_given_up_once;
 mod long_values_are_read_once;
 mod memory_of_what_comes_and_goes_is_counted;
+mod names_of_a_release_stay;
 mod namespaces_that_are_dropped_are_given_back;
 mod namespaces_that_are_plain_have_no_trie;
 mod open_leaves_regions_in_the_image;

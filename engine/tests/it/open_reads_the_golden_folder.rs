@@ -15,7 +15,7 @@ use pleach_ops::{CheckOptions, check};
 
 use crate::common::commit;
 use crate::crash::{SimDb, unrecorded};
-use crate::export_is_imported::{EMPTY, MERKLE, PLAIN, filled, open, pairs, put};
+use crate::export_is_imported::{EMPTY, MERKLE, PLAIN, filled, open, pairs, pairs_of, put};
 
 const FORMAT_8: &str = "tests/golden/folder-8";
 
@@ -70,8 +70,11 @@ fn opens(from: &str, expected: &SimDb) -> Vec<Option<SystemTime>> {
     for commit in db.history() {
         let then = expected.commit_at(commit).expect("in the history");
         assert_eq!(db.commit_at(commit).expect("in the history"), then);
-        let pairs = |pairs: usize| assert_eq!(db.at(commit).expect("it").iter(..).count(), pairs);
-        pairs(expected.at(commit).expect("in the history").iter(..).count());
+        let [found, wanted] = [&db, expected].map(|db| db.at(commit).expect("in the history"));
+        for namespace in [0, MERKLE, EMPTY, PLAIN] {
+            let same = pairs_of(&found, namespace) == pairs_of(&wanted, namespace);
+            assert!(same, "commit {commit}, namespace {namespace}");
+        }
     }
     let times =
         db.history().skip(1).map(|at| db.committed_at(at).expect("in the history")).collect();
