@@ -88,8 +88,8 @@ device --millis 200 --no-fio";
 const FIGURES: &str = "\
 transfer-24 --log2 24 --batches 24 --alternate 8 --drop-caches --backend=pleach,nomt
 transfer-24-plain --log2 24 --batches 24 --alternate 8 --drop-caches --witness off --backend=pleach,nomt
-transfer-27-loaded --log2 27 --warmup 0 --batches 40 --alternate 8 --drop-caches --backend=pleach,nomt
 transfer-27 --log2 27 --batches 24 --alternate 8 --drop-caches --backend=pleach,nomt
+transfer-27-loaded --log2 27 --warmup 0 --batches 40 --alternate 8 --drop-caches --backend=pleach,nomt
 transfer-27-plain --log2 27 --batches 24 --alternate 8 --drop-caches --witness off --backend=pleach,nomt
 transfer-29 --log2 29 --warmup 0 --batches 30 --drop-caches --backend=pleach
 overlay-grows --accounts 100000 --updates 28600 --steps 10 --rounds 11 --alternate 1 --backend=pleach,nomt,jmt
