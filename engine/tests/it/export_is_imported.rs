@@ -1,7 +1,7 @@
 //! An export stream has the whole of a state, and an import makes it again, or says what is wrong and changes nothing.
 //! The stream is written here a second time, from docs/export.md alone.
 
-use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Db, Geometry, Options, Session, SessionOptions, Value};
 use pleach_core::{Key, Node};
 use pleach_io::sim::{SimDisk, SimRuntime};
 use pleach_ops::Error;
