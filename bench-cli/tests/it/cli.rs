@@ -511,6 +511,22 @@ fn rows_of_the_same_words_say_what_differs() {
     assert_eq!(text.matches(", right after the load, a budget of 64 MiB |").count(), 1, "{text}");
 }
 
+#[test]
+fn a_size_that_the_command_does_not_name_is_its_default() {
+    let at = folder();
+    let [results, table] = ["results.json", "README.md"].map(|file| at.path().join(file));
+    let mut one =
+        run("erc20 --eoa 1000 --contracts 100 --blocks 2 --transfers 100 --cache-mib 64 \
+                       --backend pleach");
+    one["arguments"] = json!(["erc20"]);
+    std::fs::write(&results, Value::from(vec![one]).to_string()).expect("written");
+    std::fs::write(&table, "<!-- figures --><!-- /figures -->").expect("written");
+    succeed(&format!("report {} --readme {}", name(&results), name(&table)));
+    let text = std::fs::read_to_string(&table).expect("the table");
+    let row = "token transfers a second, between 2,000 of 2,000,000 accounts, a budget of 64 MiB |";
+    assert!(text.contains(row), "{text}");
+}
+
 /// Two builds outside of a checkout passed as one commit, results of any schema as those of this one, and a long name
 /// ended the program with 101.
 #[test]
