@@ -188,11 +188,15 @@ impl<'a> FoundFigure<'a> {
         flags(self.document).iter().any(|flag| flag.0 == "--drop-caches")
     }
 
+    /// No batch ran between the load and the clock.
+    pub fn is_after_load(&self) -> bool {
+        flags(self.document).contains(&("--warmup", "0"))
+    }
+
     fn words(&self, ask: &Ask) -> String {
         let case = self.case.split(", ").next().unwrap_or_default();
         let mut words = ask.words.replace("{size}", &self.size()).replace("{case}", case);
-        let given = flags(self.document);
-        if given.contains(&("--warmup", "0")) {
+        if self.is_after_load() {
             words += ", right after the load";
         }
         if self.is_cold() {

@@ -1,5 +1,6 @@
 //! Two plots as SVG: transfers a second by the size of the state and by the size of the batch, a line an engine. Both
-//! axes are logarithmic. Points of cold runs are hollow, and a line joins those of one machine that are alike.
+//! axes are logarithmic. Points of cold runs are hollow, and a line joins those of one machine that are alike. Runs right
+//! after a load are left out: what they leave to be written is not level yet.
 
 use std::path::Path;
 
@@ -95,7 +96,8 @@ impl Plot {
                     machine: super::machine_name(documents, found.document),
                 })
             };
-            let mut points: Vec<_> = self.ask.find(documents).filter_map(point).collect();
+            let found = self.ask.find(documents).filter(|found| !found.is_after_load());
+            let mut points: Vec<_> = found.filter_map(point).collect();
             points.sort_by(|one, two| one.is_cold.cmp(&two.is_cold).then(one.x.total_cmp(&two.x)));
             // Of one size, the first document's is drawn: that of the table.
             points.dedup_by_key(|point| (point.x.to_bits(), point.is_cold));

@@ -511,6 +511,28 @@ fn rows_of_the_same_words_say_what_differs() {
     assert_eq!(text.matches(", right after the load, a budget of 64 MiB |").count(), 1, "{text}");
 }
 
+/// A line went from steady states to a larger one right after its load.
+#[test]
+fn a_plot_has_no_run_right_after_a_load() {
+    let at = folder();
+    let results = at.path().join("results.json");
+    let one = run("transfer --log2 8 --batch 25000 --batches 1 --cache-mib 64 --backend pleach");
+    let of = |log2: &str, warmup: &str| {
+        let mut document = one.clone();
+        document["arguments"] = json!(["transfer", "--log2", log2, "--warmup", warmup]);
+        document
+    };
+    let bank = run("bank --accounts 100 --transfers 100 --batch 1,100 --rounds 1 --durability \
+                    commit --cache-mib 64 --backend pleach");
+    let documents = Value::from(vec![of("8", "1"), of("9", "1"), of("10", "0"), bank]);
+    std::fs::write(&results, documents.to_string()).expect("written");
+    succeed(&format!("report {} --plots {} --mixed", name(&results), name(at.path())));
+    let plot = at.path().join("throughput-by-state.svg");
+    let plot = std::fs::read_to_string(plot).expect("the plot");
+    let sizes = ["2^8", "2^9", "2^10"].map(|size| plot.contains(&format!("\n{size}\n")));
+    assert_eq!(sizes, [true, true, false], "{plot}");
+}
+
 #[test]
 fn a_size_that_the_command_does_not_name_is_its_default() {
     let at = folder();

@@ -11,7 +11,7 @@ done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 # The build of tests; users take --release.
-(cd ../../.. && cargo cinstall "${1:---debug}" -p pleach-c --prefix "$folder/usr" --libdir lib) >"$folder/log" 2>&1 ||
+cargo cinstall "${1:---debug}" --manifest-path ../Cargo.toml --prefix "$folder/usr" --libdir lib >"$folder/log" 2>&1 ||
   { cat "$folder/log" && exit 1; }
 cp -r cmake "$folder/program"
 cd "$folder/program"
