@@ -223,6 +223,49 @@ fn every_page_damaged_in_any_way_is_refused_or_survived() {
     }
 }
 
+/// After a clean close and a kill without a checkpoint the newest superblock still has the end of the close. A record
+/// there that cannot be read is damage, since commits lie behind it.
+#[test]
+fn a_damaged_record_behind_an_earlier_close_does_not_end_the_log() {
+    for seed in 0..cases(4) {
+        let mut subject = Subject::new(seed, true);
+        let closed = subject.image();
+        let (db, runtime) = subject.setup.open(&subject.disk, seed).expect("opens");
+        let mut rng = Rng::new(seed);
+        let mut commit = |subject: &mut Subject| {
+            let Subject { setup, disk, history, .. } = subject;
+            commit_one(setup, disk, &db, &runtime, &mut rng, history).expect("commits");
+            subject.image()
+        };
+        let first = commit(&mut subject);
+        commit(&mut subject);
+        let image = commit(&mut subject);
+        drop((db, runtime));
+        subject.closed = false;
+        let mut refused = 0;
+        for name in first.names().filter(|name| is_log(name)) {
+            let page_of = |image: &Image, page: usize| {
+                let bytes = image.file(name).map_or_else(Vec::new, Content::to_vec);
+                bytes.chunks(PAGE).nth(page).map(<[u8]>::to_vec)
+            };
+            for page in 0..bytes(&first, name).len() / PAGE {
+                let [before, then, now] = [&closed, &first, &image].map(|one| page_of(one, page));
+                // Pages of a segment that is new may be blank, or another commit's later.
+                let is_blank = then.iter().flatten().all(|byte| *byte == 0);
+                if before != then && then == now && !is_blank {
+                    let disk = disk_of(&image);
+                    let at = DamagedPage { file: name.to_owned(), page: page as u64 };
+                    disk.damage(&Damage::Zero(at));
+                    // What is left of a recycled segment may go.
+                    let opens = subject.look(&disk, &format!("seed {seed}, page {page} of {name}"));
+                    refused += u32::from(!opens);
+                }
+            }
+        }
+        assert!(refused > 0, "seed {seed}: two commits lie behind the first one's record");
+    }
+}
+
 #[test]
 fn an_older_page_in_the_newest_image_is_never_taken_for_a_new_one() {
     let mut found = 0;

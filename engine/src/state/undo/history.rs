@@ -147,13 +147,9 @@ impl Undo {
         retention.forget(run.descriptor.last_commit);
         let Some(window) = &mut retention.window else { return Ok(()) };
         window.set_written(run.descriptor.last_commit);
-        // Commits or a load meanwhile may have moved the window on beyond runs.
-        let from = window.oldest_commit();
-        self.update(|set| {
-            let runs = set.disk.iter().cloned().chain([run]);
-            set.disk = runs.filter(|run| run.descriptor.last_commit > from).collect();
-        });
+        self.update(|set| set.disk = set.disk.iter().cloned().chain([run]).collect());
         drop(retention);
+        // Removes runs that the window has left meanwhile; no state before `UndoSet::floor` can be read until then.
         self.trim(&mut merges);
         Ok(())
     }
