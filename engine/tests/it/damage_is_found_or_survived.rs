@@ -11,6 +11,7 @@ use pleach::{Error, Geometry, SessionOptions};
 use pleach_io::sim::{Content, Damage, DamagedPage, Image, Quota, SimDisk, SimRuntime, code};
 use pleach_io::{Device, OpenMode};
 use pleach_journal::format::names::segment_name;
+use pleach_journal::format::record::HEADER_LEN;
 use pleach_ops::{CheckOptions, Verdict, check_on, stat_on};
 
 use crate::common::{Keys, Rng, cases};
@@ -28,6 +29,8 @@ struct Subject {
     closed: bool,
     /// The disk as it was one checkpoint earlier, or at another time before.
     older: Image,
+    /// The header of the newest record: its file, where it begins there, and its bytes.
+    newest: (String, usize, Vec<u8>),
 }
 
 impl Subject {
@@ -38,10 +41,12 @@ impl Subject {
         let mut run = run(&setup, &disk, 14);
         assert!(run.failed.is_none(), "{:?}", run.failed);
         let older = disk.image();
+        let mut before = disk.image();
         let mut rng = Rng::new(seed ^ 5);
         for round in 0..3 {
             let (db, runtime) = setup.open(&disk, seed).expect("opens");
             for _ in 0..3 {
+                before = disk.image();
                 commit_one(&setup, &disk, &db, &runtime, &mut rng, &mut run.history)
                     .expect("commits");
                 runtime.step_some(6);
@@ -50,23 +55,36 @@ impl Subject {
                 db.close().expect("closes");
             }
         }
-        Self { setup, disk, history: run.history, closed, older }
+        let now = disk.image();
+        let newest = now.names().filter(|name| is_log(name)).find_map(|name| {
+            let (then, now) =
+                (before.file(name).map_or_else(Vec::new, Content::to_vec), bytes(&now, name));
+            let at = (0..now.len()).find(|at| then.get(*at) != Some(&now[*at]))?;
+            Some((name.to_owned(), at, now[at..][..HEADER_LEN].to_vec()))
+        });
+        let newest = newest.expect("a commit was written");
+        Self { setup, disk, history: run.history, closed, older, newest }
     }
 
     fn image(&self) -> Image {
         self.disk.image()
     }
 
-    /// Who opens finds the newest commit; without it only after a kill, with a cut that is reported.
-    fn promise(&self, db: &SimDb) -> Promise {
+    /// Who opens finds the newest commit; without it only after a kill, with a cut that is reported, or where the header
+    /// of its record is lost: noise there is not told from a record that was not written.
+    fn promise(&self, db: &SimDb, image: &Image) -> Promise {
         let newest = self.history.newest();
-        let torn = !self.closed && db.opened().cut.is_some();
+        let (name, at, header) = &self.newest;
+        let file = image.file(name).map_or_else(Vec::new, Content::to_vec);
+        let is_lost = file.get(*at..).is_some_and(|bytes| !bytes.starts_with(header));
+        let torn = !self.closed && (db.opened().cut.is_some() || is_lost);
         Promise { least: newest - u64::from(torn), most: newest }
     }
 
     /// Looks at a damaged copy. Gives whether it opened.
     fn look(&self, disk: &SimDisk, what: &str) -> bool {
         let before = digest(disk);
+        let image = disk.image();
         let verdict = check_on(disk, CheckOptions::default());
         assert_eq!(digest(disk), before, "{what}: a check writes nothing");
         let opened = self.setup.open(disk, 1);
@@ -89,7 +107,7 @@ impl Subject {
         let report =
             verdict.unwrap_or_else(|error| panic!("{what}: it opens, the check says {error}"));
         assert_ne!(report.verdict(), Verdict::DoesNotOpen, "{what}: {:?}", report.findings);
-        let promise = self.promise(&db);
+        let promise = self.promise(&db, &image);
         let found = crate::crash::check::state_of(&db, &self.history, promise, &what);
         let model = self.history.model(found);
         let session = db.session(SessionOptions::new()).expect("a session");
@@ -141,6 +159,15 @@ fn with(image: &Image, name: &str, content: Option<Vec<u8>>) -> SimDisk {
 
 fn bytes(image: &Image, name: &str) -> Vec<u8> {
     image.file(name).expect("listed").to_vec()
+}
+
+fn pages(image: &Image, name: &str) -> Vec<Vec<u8>> {
+    let bytes = image.file(name).map_or_else(Vec::new, Content::to_vec);
+    bytes.chunks(PAGE).map(<[u8]>::to_vec).collect()
+}
+
+fn is_blank(page: &[u8]) -> bool {
+    page.iter().all(|byte| *byte == 0)
 }
 
 fn is_log(name: &str) -> bool {
@@ -244,15 +271,11 @@ fn a_damaged_record_behind_an_earlier_close_does_not_end_the_log() {
         subject.closed = false;
         let mut refused = 0;
         for name in first.names().filter(|name| is_log(name)) {
-            let page_of = |image: &Image, page: usize| {
-                let bytes = image.file(name).map_or_else(Vec::new, Content::to_vec);
-                bytes.chunks(PAGE).nth(page).map(<[u8]>::to_vec)
-            };
-            for page in 0..bytes(&first, name).len() / PAGE {
-                let [before, then, now] = [&closed, &first, &image].map(|one| page_of(one, page));
+            let [before, then, now] = [&closed, &first, &image].map(|image| pages(image, name));
+            for (page, bytes) in then.iter().enumerate() {
+                let is_same = |image: &[Vec<u8>]| image.get(page) == Some(bytes);
                 // Pages of a segment that is new may be blank, or another commit's later.
-                let is_blank = then.iter().flatten().all(|byte| *byte == 0);
-                if before != then && then == now && !is_blank {
+                if !is_same(&before) && is_same(&now) && !is_blank(bytes) {
                     let disk = disk_of(&image);
                     let at = DamagedPage { file: name.to_owned(), page: page as u64 };
                     disk.damage(&Damage::Zero(at));
