@@ -223,6 +223,8 @@ fn publish_reclaim(trie: &NamespaceDb, by: u64, all: &[DroppedRegion]) -> Result
         let dropped = state.replaced_values().len();
         state.release_replaced(dropped);
         let done = state.relocate(&[moved], end.get());
+        // The pairs are others: an image names a region by its node.
+        state.recompute_own_node(trie.hasher);
         trie.count_leaf_pages(trie.kind, done.pages);
         Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());
         Counters::change(&trie.counters.pending_entries, -done.entries.cast_signed());

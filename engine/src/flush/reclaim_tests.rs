@@ -105,6 +105,30 @@ fn what_cannot_be_given_up_yet_holds_nobody() {
     is_whole(&disk);
 }
 
+/// The node of a region that was given up stayed that of its pairs: a writer that opened such an image after a clean
+/// close took it for damaged, made no checkpoint, and failed to close.
+#[test]
+fn an_image_of_regions_that_were_given_up_is_read() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let (db, runtime) = open(&disk);
+    db.add_namespace(7).expect("added");
+    put(&db, 7, 0..20_000, 100);
+    db.drain(0).expect("flushed");
+    let making = db.state().images.try_begin_image().expect("none is in the making");
+    db.drop_namespace(7).expect("dropped");
+    settle(&runtime);
+    let tree = db.state().tries.get(7).expect("an image is in the making").tree.load();
+    assert!(tree.is_bare() && tree.regions().len() > 1, "{} regions", tree.regions().len());
+    drop((making, tree));
+    db.close().expect("closed");
+    drop(db);
+    let (db, _runtime) = open(&disk);
+    assert!(db.opened().closed && db.state().tries.get(7).is_some());
+    db.state().load_regions().expect("they are read");
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
 /// The flush waits for a page that another task has claimed, for announced keys, and no longer than a device takes.
 #[test]
 fn a_page_that_another_task_reads_is_given_up() {
