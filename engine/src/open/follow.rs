@@ -212,7 +212,12 @@ impl Follower {
         let read = || -> Result<(Vec<RunDescriptor>, u64)> {
             let mut image = ImageReader::open(&self.device, &newest.image, newest.database)?;
             let table = read_table(&mut image, &newest)?;
-            Ok((read_runs(&mut image, &table)?, table.kept_from))
+            let runs = read_runs(&mut image, &table)?;
+            // As an open finds it: the limit in bytes may have moved the begin since the newest record stated it.
+            let is_in_log = table.records_from < newest.replay.position;
+            let of_log = if is_in_log { table.kept_from } else { newest.commit };
+            let from = runs.first().map_or(of_log, |run| run.after).max(table.kept_from);
+            Ok((runs, from))
         };
         // The image is overwritten by now: there will be a newer one next time.
         let Ok((runs, from)) = read() else { return Ok(()) };

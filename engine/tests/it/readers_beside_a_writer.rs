@@ -50,6 +50,38 @@ fn a_reader_goes_on_behind_a_bulk_load() {
     assert!(matches!(late, Ok(None) | Err(Error::SnapshotTooOld { .. })), "{late:?}");
 }
 
+/// A close with too many bytes of history moves its begin, which no record says. Readers went on to offer commits whose long
+/// values the next writer wrote over, and called that damage.
+#[test]
+fn a_reader_is_told_where_a_limit_in_bytes_ends_the_history() {
+    let (mut setup, disk) = (Setup::draw(4), SimDisk::new(4, unrecorded()));
+    setup.history = 10;
+    let open = |limit| {
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        let options = setup.options().create(true).history_disk_mib(limit);
+        Db::open_on(disk.clone(), runtime, options).expect("opened")
+    };
+    let put = |db: &Db, byte| {
+        let value = Some(Value::from(vec![byte; 3000]));
+        commit(db, vec![Access::write(uniform(1), value)])
+    };
+    let db = open(1);
+    (1..=3).for_each(|byte| assert_eq!(put(&db, byte), u64::from(byte)));
+    let reader = self::reader(&setup, &disk, 9);
+    assert_eq!(reader.history(), db.history());
+    db.close().expect("closed");
+    drop(db);
+    let db = open(0);
+    assert_eq!(put(&db, 4), 4);
+    db.close().expect("closed");
+    drop(db);
+    assert_eq!(reader.refresh().expect("goes on"), 4);
+    let db = open(0);
+    assert_eq!((reader.history(), db.history()), (4..=4, 4..=4));
+    let too_old = reader.at(3).expect_err("the next writer may write over its values");
+    assert!(matches!(too_old, Error::SnapshotTooOld { commit: 3, oldest: 4 }), "{too_old}");
+}
+
 /// Pages with nodes that came with records of the log were not counted.
 #[test]
 fn a_reader_counts_the_pages_that_come_as_the_writer_does() {
