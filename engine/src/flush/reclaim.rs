@@ -141,7 +141,13 @@ fn read_overflow_runs(trie: &NamespaceDb, part: &mut DroppedPart) -> Result<()> 
     let mut take = |index: usize, read: pleach_beatree::Result<Arc<CachedPage>>| {
         let DroppedPage { region: left, at, prefix } = &named[index];
         match read {
-            Ok(page) => all[*left].runs.append(&mut overflow_runs_of(&page)),
+            Ok(page) => {
+                for (_, cell) in page.view().iter() {
+                    if let Cell::Overflow(cell) = cell {
+                        all[*left].runs.extend(cell.extents());
+                    }
+                }
+            }
             Err(error) => {
                 let page = LeafName { page: at.page, namespace: at.namespace, prefix: *prefix };
                 trie.store.quarantine_page(page, error, QuarantineReason::Unreadable);
@@ -163,17 +169,6 @@ fn read_overflow_runs(trie: &NamespaceDb, part: &mut DroppedPart) -> Result<()> 
     let mut bad = bad.into_iter();
     all.retain(|_| !bad.next().unwrap_or(false));
     Ok(())
-}
-
-fn overflow_runs_of(page: &CachedPage) -> Vec<OverflowExtent> {
-    let view = page.view();
-    let mut runs = Vec::new();
-    for (_, cell) in view.iter() {
-        if let Cell::Overflow(cell) = cell {
-            runs.extend(cell.extents());
-        }
-    }
-    runs
 }
 
 /// Queues the location record and applies it, under one lock, as every flush does.
