@@ -226,14 +226,16 @@ impl Tree {
         })
     }
 
-    /// Makes the pages of a region due that have at least so many changes.
-    pub fn make_due_in(&self, region: &Region, flush_at: u8) {
+    /// Makes the pages of a region due that have at least so many changes. False when the region was retired.
+    pub fn make_due_in(&self, region: &Region, flush_at: u8) -> bool {
         let state = region.read();
+        if state.is_retired() {
+            return false;
+        }
         let due: Vec<Prefix> = due_children(&state, &|changes| changes >= flush_at).collect();
         drop(state);
-        if !due.is_empty() {
-            self.make_due(due);
-        }
+        self.make_due(due);
+        true
     }
 
     /// Makes these pages due for a flush.

@@ -352,6 +352,8 @@ impl TreeRig {
         if !split.is_empty() {
             let _structure = self.tree.hold_structure();
             self.tree.publish(split_regions(HASHER, &regions, &split));
+            // Who still holds a region from before is told: its counts are those of the new ones.
+            assert!(split.iter().all(|region| !self.tree.make_due_in(region, 1)));
         }
     }
 

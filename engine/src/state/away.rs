@@ -148,10 +148,12 @@ impl RegionLoader {
                 let regions = trie.tree.load();
                 let region = regions.region(&at);
                 region.load(true);
-                key = region.prefix().next().map(|next| *next.first_key());
-                if self.is_task {
-                    trie.tree.make_due_in(region, db.options.tuning.flush_at);
+                // A reader flushes nothing, and where it has ended, retired regions stay in its trees.
+                let makes_due = self.is_task && db.replica.is_none();
+                if makes_due && !trie.tree.make_due_in(region, db.options.tuning.flush_at) {
+                    continue;
                 }
+                key = region.prefix().next().map(|next| *next.first_key());
             }
         }
         false
