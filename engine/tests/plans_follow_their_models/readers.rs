@@ -13,6 +13,9 @@ use crate::world::World;
 const READERS: usize = 3;
 const SESSIONS: usize = 4;
 
+/// Steps of the background in which a checkpoint ends that is in the making.
+const STEPS: usize = 10_000;
+
 /// Segments of the log that are kept for readers at least, half of those that may be.
 const SEGMENTS: u64 = 64;
 
@@ -26,11 +29,12 @@ pub struct Readers {
 /// What decides how long a reader can follow.
 #[derive(Clone, Copy)]
 struct Since {
-    /// The length of its history.
+    /// The length of its history, and whether it keeps less where memory has not all undo.
     history: u64,
+    limited: bool,
     /// Bytes of the log at its last refresh.
     log_bytes: u64,
-    /// Images before its open, where it may have left regions in the newest.
+    /// Checkpoints before its open, where it may have left regions in the newest image.
     images: Option<u64>,
 }
 
@@ -45,11 +49,11 @@ impl<H: Judged, P: Place> World<H, P> {
         let count = self.readers.open.len();
         match what {
             Reader::Open if count < READERS => {
+                let images = (!self.place.loads_reader(seed)).then(|| self.images());
                 let reader = self.place.open_reader(&self.opening, seed);
                 let reader = reader.expect("opens beside the one that writes");
-                let (history, log_bytes) = (self.opening.history, self.log_bytes());
-                let images = (!self.place.loads_reader(seed)).then(|| self.images());
-                let since = Since { history, log_bytes, images };
+                let (history, limited) = (self.opening.history, self.opening.limited);
+                let since = Since { history, limited, log_bytes: self.log_bytes(), images };
                 self.readers.open.push((reader, since));
             }
             Reader::Close if count > 0 => {
@@ -126,10 +130,10 @@ impl<H: Judged, P: Place> World<H, P> {
                 let is_beyond = commit <= self.from || commit + since.history <= self.number();
                 let is_cut =
                     self.log_bytes() - since.log_bytes > SEGMENTS * self.setup.geometry.log_segment;
-                // By the second image since then, which may still be in the making.
-                let is_overwritten = since.images.is_some_and(|images| self.images() > images);
+                let is_overwritten =
+                    since.images.is_some_and(|before| self.comes_to_images(before + 2));
                 assert!(
-                    is_beyond || is_cut || is_overwritten || self.opening.limited,
+                    is_beyond || is_cut || is_overwritten || since.limited,
                     "commit {commit} of a history from {} is too old",
                     self.from
                 );
@@ -137,6 +141,17 @@ impl<H: Judged, P: Place> World<H, P> {
             }
             Err(error) => panic!("commit {commit} of a reader: {error}"),
         }
+    }
+
+    /// True when so many checkpoints are made, or one in the making brings it to that.
+    fn comes_to_images(&self, count: u64) -> bool {
+        (0..STEPS).any(|_| {
+            let is_there = self.images() >= count;
+            if !is_there {
+                self.place.background(1);
+            }
+            is_there
+        })
     }
 
     /// Some of the readers' sessions are read.
