@@ -231,8 +231,8 @@ pub(crate) fn recover(
     } else {
         match scan(device, &input, &mut record) {
             // A record that was incomplete when the damage was judged may be whole by now, which makes what lies behind
-            // it no evidence; and records may name a file that was made after the files were listed.
-            Err(damaged @ Error::Scan(ScanError::Damaged { .. } | ScanError::Segment(_)))
+            // it no evidence.
+            Err(damaged @ Error::Scan(ScanError::Damaged { .. }))
                 if bounds.log_end == LogEnd::Live =>
             {
                 let on = ScanInput { from: last, live: true, ..input };

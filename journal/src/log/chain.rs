@@ -71,7 +71,7 @@ pub fn walk_records<E>(
 where
     E: From<ScanError>,
 {
-    let reader = LogReader::open(device, segment_size, from.position);
+    let reader = LogReader::open(device, segment_size, from.position, false);
     walk_reader(reader, database, segment_size, from, end, visit)
 }
 
@@ -91,7 +91,7 @@ where
     // Each turn begins behind the damage that ended the one before.
     let next_from = |at| find_record(device, Some(database), segment_size, at..LogPos::MAX, true);
     while let Some(RecordHeader { position: from, .. }) = next_from(at)? {
-        let reader = LogReader::open_lenient(device, segment_size, from);
+        let reader = LogReader::open(device, segment_size, from, true);
         let visit = |record: &RecordView<'_>| {
             Ok::<_, ScanError>(visit(record).unwrap_or_else(|error| {
                 failed = Some(error);
@@ -201,8 +201,8 @@ pub fn scan_headers(
         if at.segment(segment_size) > index {
             continue;
         }
-        let mut reader = LogReader::open_lenient(device, segment_size, at)?;
-        let end = reader.prepared_through().min(LogPos::of_segment(index + 1, segment_size));
+        let mut reader = LogReader::open(device, segment_size, at, true)?;
+        let end = reader.prepared_up_to(LogPos::of_segment(index + 1, segment_size))?;
         while at < end {
             let stop = end.min((at + 1).align_up(BLOCK));
             let hit = reader.read(at, stop - at).map(|bytes| bytes.and_then(magic_in));
@@ -232,7 +232,6 @@ fn find_record(
     range: Range<LogPos>,
     skips_errors: bool,
 ) -> Result<Option<RecordHeader>, ScanError> {
-    let open = if skips_errors { LogReader::open_lenient } else { LogReader::open };
     let segments = segments(device, segment_size)?;
     let (mut at, to) = (range.start, range.end);
     // Each turn comes to a later segment, or to the end.
@@ -240,14 +239,14 @@ fn find_record(
         let next = segments.iter().find(|index| **index >= at.segment(segment_size));
         let Some(next) = next else { return Ok(None) };
         at = at.max(LogPos::of_segment(*next, segment_size));
-        let mut reader = match open(device, segment_size, at) {
+        let mut reader = match LogReader::open(device, segment_size, at, skips_errors) {
             Err(ScanError::Segment(bad)) => {
                 at = LogPos::of_segment(bad.index + 1, segment_size);
                 continue;
             }
             opened => opened?,
         };
-        let end = reader.prepared_through().min(to);
+        let end = reader.prepared_up_to(to)?;
         if end <= at {
             // The segment does not have its size.
             at = LogPos::of_segment(at.segment(segment_size) + 1, segment_size);

@@ -52,51 +52,50 @@ pub(super) struct LogReader {
     window: Vec<u8>,
     base: LogPos,
     chunk: PageBuf,
-    /// True when a page is read alone where many cannot be read together.
-    single_pages: bool,
+    /// True when a segment without its full size counts as missing, and a page is read alone where many cannot be read
+    /// together.
+    lenient: bool,
 }
 
 impl LogReader {
     /// A reader of the segments that hold `from` or later positions, up to the first missing one. A segment without its
-    /// full size is an error.
-    pub(super) fn open(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
-        Self::open_up_to(device, size, from, |bad| Err(bad.into()))
-    }
-
-    /// A reader for which a segment without its full size counts as missing, and an unreadable page spoils no other.
-    pub(super) fn open_lenient(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
-        let opened = Self::open_up_to(device, size, from, |_| Ok(()))?;
-        Ok(Self { single_pages: true, ..opened })
-    }
-
-    fn open_up_to(
+    /// full size is an error; for a lenient reader it counts as missing, and an unreadable page spoils no other.
+    pub(super) fn open(
         device: &Disk,
         size: u64,
         from: LogPos,
-        bad: impl Fn(BadSegment) -> Result<(), ScanError>,
+        lenient: bool,
     ) -> Result<Self, ScanError> {
         let first = from.segment(size);
-        // After a gap no file belongs to the log, or durable evidence names the missing one.
-        let mut end = first;
-        for index in segments(device, size)?.into_iter().filter(|index| *index >= first) {
-            let found = device.len(&device.open(&segment_name(index), OpenMode::Read)?)?;
-            if found != size {
-                bad(BadSegment { index, found: Some(found), expected: size })?;
-            } else if index == end {
-                end += 1;
-            }
-        }
-        Ok(Self {
+        let mut reader = Self {
             device: device.clone(),
             size,
             first,
-            end,
+            end: first,
             file: None,
             window: Vec::new(),
             base: LogPos::START,
             chunk: PageBuf::zeroed(run_pages(size).min(CHUNK_PAGES)),
-            single_pages: false,
-        })
+            lenient,
+        };
+        reader.list_segments()?;
+        Ok(reader)
+    }
+
+    /// Adds the segments to which the files reach by now.
+    fn list_segments(&mut self) -> Result<(), ScanError> {
+        // After a gap no file belongs to the log, or durable evidence names the missing one.
+        let known = self.end;
+        for index in segments(&self.device, self.size)?.into_iter().filter(|at| *at >= known) {
+            let file = self.device.open(&segment_name(index), OpenMode::Read)?;
+            let (found, expected) = (self.device.len(&file)?, self.size);
+            if found == expected {
+                self.end += u64::from(index == self.end);
+            } else if !self.lenient {
+                return Err(BadSegment { index, found: Some(found), expected }.into());
+            }
+        }
+        Ok(())
     }
 
     /// Discards the window and the open file, so that the present file of the segment's name is read: the writing
@@ -117,15 +116,20 @@ impl LogReader {
             .collect()
     }
 
-    /// The end of the files, or of the range before the first missing one.
-    pub(super) fn prepared_through(&self) -> LogPos {
-        LogPos::of_segment(self.end, self.size)
+    /// The end of the files, or of the range before the first missing one, at most `position`. Where they end before that
+    /// they are listed again: another process may have made some since.
+    pub(super) fn prepared_up_to(&mut self, position: LogPos) -> Result<LogPos, ScanError> {
+        if LogPos::of_segment(self.end, self.size) < position {
+            self.list_segments()?;
+        }
+        Ok(LogPos::of_segment(self.end, self.size).min(position))
     }
 
     /// The `len` bytes from `position` on; `None` when some are missing.
-    pub(super) fn read(&mut self, position: LogPos, len: u64) -> Result<Option<&[u8]>, IoError> {
-        if !self.covers(position, len) {
-            if position.get().saturating_add(len) > self.prepared_through().get() {
+    pub(super) fn read(&mut self, position: LogPos, len: u64) -> Result<Option<&[u8]>, ScanError> {
+        if self.slice(position, len).is_none() {
+            let to = LogPos::new(position.get().saturating_add(len));
+            if self.prepared_up_to(to)? < to {
                 return Ok(None);
             }
             self.fill(position, len)?;
@@ -179,10 +183,6 @@ impl LogReader {
         self.window.get(start..start.checked_add(usize::try_from(len).ok()?)?)
     }
 
-    fn covers(&self, position: LogPos, len: u64) -> bool {
-        self.slice(position, len).is_some()
-    }
-
     /// Moves the window to `position` and reads on until it has `len` bytes from there.
     fn fill(&mut self, position: LogPos, len: u64) -> Result<(), IoError> {
         let base = LogPos::new(position.get() - position.get() % PAGE as u64);
@@ -194,7 +194,7 @@ impl LogReader {
             None => self.window.clear(),
         }
         self.base = base;
-        while !self.covers(position, len) {
+        while self.slice(position, len).is_none() {
             if let Err(error) = self.extend() {
                 // A window that ends in a gap must not be taken for a filled one.
                 self.window.clear();
@@ -225,7 +225,7 @@ impl LogReader {
         };
         match self.device.read_at(file, chunk, offset) {
             Ok(()) => self.window.extend_from_slice(chunk),
-            Err(_) if self.single_pages => {
+            Err(_) if self.lenient => {
                 let mut page = PageBuf::zeroed(1);
                 self.device.read_at(file, &mut page, offset)?;
                 self.window.extend_from_slice(&page);

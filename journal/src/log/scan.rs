@@ -104,7 +104,8 @@ where
         let segment_size = input.segment_size;
         return Err(ScanError::Geometry { segment_size, position: from }.into());
     }
-    let mut scanner = Scanner::new(LogReader::open(device, input.segment_size, from)?, input);
+    let reader = LogReader::open(device, input.segment_size, from, false)?;
+    let mut scanner = Scanner::new(reader, input);
     if input.clean && !matches!(scanner.next(), Ok(Ok(_)) | Err(ScanError::Future { .. })) {
         return Ok(scanner.finish_scan()?);
     }
@@ -130,7 +131,7 @@ pub fn scan_lenient<E>(
 where
     E: From<ScanError>,
 {
-    let reader = LogReader::open_lenient(device, input.segment_size, input.from.position)?;
+    let reader = LogReader::open(device, input.segment_size, input.from.position, true)?;
     let mut scanner = Scanner::new(reader, input);
     loop {
         match scanner.next() {
@@ -240,7 +241,7 @@ impl Scanner {
 
     /// Ends the scan, after a check that all files exist that durable evidence names.
     fn finish_scan(mut self) -> Result<ScanEnd, ScanError> {
-        let there = self.reader.prepared_through();
+        let there = self.reader.prepared_up_to(self.known_prepared)?;
         if there < self.known_prepared {
             let (index, expected) =
                 (there.segment(self.input.segment_size), self.input.segment_size);

@@ -7,12 +7,12 @@ use crate::log_support::{
 use pleach_io::sim::{
     Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Rng, SimDisk, SimOptions, code,
 };
-use pleach_io::{Device, OpenMode, Operation, PageBuf};
+use pleach_io::{Device, Disk, OpenMode, Operation, PageBuf};
 use pleach_journal::format::names::segment_name as name;
 use pleach_journal::format::position::{BLOCK, LogPoint, LogPos};
 use pleach_journal::format::record::RecordHeader;
 use pleach_journal::log::error::BadSegment;
-use pleach_journal::log::{ScanError, ScanInput};
+use pleach_journal::log::{ScanError, ScanInput, scan};
 
 /// A log of `batches` batches, some synced, and its headers.
 fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<RecordHeader>) {
@@ -141,6 +141,35 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
             }
         }
     }
+}
+
+/// As beside a process that writes: records may name a file, or go on in one, that was made after the files were listed.
+#[test]
+fn a_segment_that_is_made_during_the_scan_is_no_missing_one() {
+    let mut rng = Rng::new(3);
+    let mut made = 0;
+    for case in 0..cases(20) {
+        let (disk, headers) = sample(&mut rng, 6);
+        let image = disk.image();
+        let second = headers[0].end().segment(SEGMENT) + 1;
+        for file in (second..).map(name).take_while(|file| image.names().any(|it| it == file)) {
+            let disk = SimDisk::from_image(&image, 0);
+            disk.rename(&file, "made").expect("no faults");
+            let mut found = Vec::new();
+            let scanned = scan(&Disk::from(&disk), &input(1, 0), |record| {
+                if found.is_empty() {
+                    disk.rename("made", &file).expect("no faults");
+                    made += 1;
+                }
+                found.push(record.header);
+                Ok::<(), ScanError>(())
+            });
+            let end = scanned.unwrap_or_else(|error| panic!("case {case}, {file}: {error}")).end;
+            let last = headers.last().expect("records");
+            assert_eq!((end.position, &found), (last.end(), &headers), "case {case}, {file}");
+        }
+    }
+    assert!(made > 0, "no case has a second segment");
 }
 
 #[test]
