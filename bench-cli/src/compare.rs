@@ -91,7 +91,8 @@ transfer-24-plain --log2 24 --batches 24 --alternate 8 --drop-caches --witness o
 transfer-27 --log2 27 --batches 24 --alternate 8 --drop-caches --backend=pleach,nomt
 transfer-27-loaded --log2 27 --warmup 0 --batches 40 --alternate 8 --drop-caches --backend=pleach,nomt
 transfer-27-plain --log2 27 --batches 24 --alternate 8 --drop-caches --witness off --backend=pleach,nomt
-transfer-29 --log2 29 --warmup 0 --batches 30 --drop-caches --backend=pleach
+transfer-29 --log2 29 --batches 24 --drop-caches --backend=pleach
+transfer-29-loaded --log2 29 --warmup 0 --batches 30 --drop-caches --backend=pleach
 overlay-grows --accounts 100000 --updates 28600 --steps 10 --rounds 11 --alternate 1 --backend=pleach,nomt,jmt
 block-22 --log2 22 --blocks 100 --witness off --drop-caches --backend=pleach-plain,redb,fjall,sqlite,mdbx,rocksdb";
 
